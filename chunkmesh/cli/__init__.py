@@ -1,0 +1,1 @@
+"""The user's command line: chunkmesh up, status, generate, chat, demo, model."""

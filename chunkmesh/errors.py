@@ -1,0 +1,70 @@
+"""Every error that ChunkMesh raises on purpose. Pure: knows no gRPC (chunkmesh.status maps to it).
+
+ChunkMeshError
++-- InvalidRequest        the caller's mistake: names the value and the limit
+|   +-- RequestNotFound   no such request
++-- ConfigError           a setting or a file that start-up cannot work with
++-- Unavailable           nobody can serve this now; trying again may help
+|   +-- StageUnavailable  a stage of the route is missing or was lost
++-- Overloaded            refused at the door; try again later
++-- StaleEpoch            a message of an earlier epoch
++-- LinkError             an activation link broke, or its peer broke the protocol
++-- CacheFault            the prefix cache failed; always handled as a miss
++-- InvariantViolated     a bug of ours
+"""
+
+from __future__ import annotations
+
+
+class ChunkMeshError(Exception):
+    """Base of all errors raised on purpose."""
+
+
+class InvalidRequest(ChunkMeshError):
+    """The caller asked for something impossible; the text names the value and the limit."""
+
+    def __init__(self, message: str, *, field: str = "") -> None:
+        """Keep the request field at fault, in proto spelling, for google.rpc.BadRequest."""
+        super().__init__(message)
+        self.field = field
+
+
+class RequestNotFound(InvalidRequest):
+    """No running or waiting request has this id."""
+
+
+class ConfigError(ChunkMeshError):
+    """A flag, variable or file that start-up cannot work with; the text says the remedy."""
+
+
+class Unavailable(ChunkMeshError):
+    """Nobody can serve this now."""
+
+    def __init__(self, message: str, *, retry_after_s: float | None = None) -> None:
+        """Keep when the caller may try again."""
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
+class StageUnavailable(Unavailable):
+    """A stage of the route is missing or was lost; the text names its layers."""
+
+
+class Overloaded(Unavailable):
+    """The queue or the pages are full; refused at the door."""
+
+
+class StaleEpoch(ChunkMeshError):
+    """A message of an earlier epoch; it is dropped."""
+
+
+class LinkError(ChunkMeshError):
+    """An activation link broke, or its peer broke the protocol."""
+
+
+class CacheFault(ChunkMeshError):
+    """The prefix cache failed; handled as a miss, counted, never shown to a request."""
+
+
+class InvariantViolated(ChunkMeshError):
+    """A bug of ours: state that must not exist."""

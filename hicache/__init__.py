@@ -1,0 +1,1 @@
+"""The shared index of stored pages, with leases, eviction and the admin command line."""

@@ -1,0 +1,1 @@
+"""The one service that decides: admission, chunk planning, page allocation and pipeline control."""

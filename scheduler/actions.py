@@ -1,0 +1,185 @@
+"""What the engine wants done. Pure values; the shell does them in the order given."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Literal
+
+from chunkmesh.errors import ChunkMeshError
+from chunkmesh.pages import TokenIds
+from scheduler.events import Sampling
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedEntry:
+    """A part of one request in a microbatch."""
+
+    request_id: str
+    row: int
+    """The request's row on its route; reused after ReleaseRow."""
+    start: int
+    num_tokens: int
+    new_page_ids: tuple[int, ...]
+    """Pages that the row's table grows by; all of them in the row's first microbatch."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedSample:
+    """One token to choose from the logits of an entry's last token."""
+
+    entry: int
+    position: int
+    """Output position, from 0."""
+    sampling: Sampling
+    forbidden_ids: tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class SendMicrobatch:
+    """Give a microbatch to every stage."""
+
+    epoch: int
+    seq_no: int
+    entries: tuple[PlannedEntry, ...]
+    token_ids: TokenIds
+    """Ids of all entries, concatenated; for the first stage."""
+    samples: tuple[PlannedSample, ...]
+    """For the last stage."""
+
+    @property
+    def num_tokens(self) -> int:
+        """Rows of the activation."""
+        return len(self.token_ids)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class SendLoad:
+    """Let every stage read pages into staging."""
+
+    load_id: int
+    digests: tuple[bytes, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class SendCommitLoad:
+    """Let every stage copy a load's first pages from staging into the pool."""
+
+    load_id: int
+    page_ids: tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class SendCancelLoad:
+    """Let every stage drop a load."""
+
+    load_id: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class PageToStore:
+    """A full page; pinned until every stage has ended the store."""
+
+    digest: bytes
+    parent: bytes
+    page_index: int
+    page_id: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class SendStore:
+    """Let every stage write pages to Redis."""
+
+    store_id: int
+    pages: tuple[PageToStore, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class CommitPages:
+    """Tell HiCache that one stage has written pages for its layers."""
+
+    stage: int
+    namespace: bytes
+    pages: tuple[PageToStore, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class SendRelease:
+    """Let every stage forget a row."""
+
+    row: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class MatchPrefix:
+    """Ask HiCache; the answer comes as Matched."""
+
+    request_id: str
+    digests: tuple[bytes, ...]
+    """Only pages that leave at least the last prompt token to compute; at least one."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ReleaseLease:
+    """Tell HiCache that leased pages are no longer needed."""
+
+    lease_id: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """Prefill went on."""
+
+    request_id: str
+    total: int
+    cached: int
+    processed: int
+    chunk_index: int
+    chunks_planned: int
+    eta_s: float
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Output:
+    """New output of a request; text may be empty."""
+
+    request_id: str
+    token_ids: tuple[int, ...]
+    text: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Finished:
+    """A request ended; nothing more comes. Text held back came as an Output before."""
+
+    request_id: str
+    reason: Literal["stop", "length", "abort"]
+    matched_stop: str | None
+    matched_token_id: int | None
+    cached_tokens: int
+    chunk_tokens: tuple[int, ...]
+    """Tokens of each prefill chunk."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Failed:
+    """A request ended with an error."""
+
+    request_id: str
+    error: ChunkMeshError
+
+
+Action = (
+    SendMicrobatch
+    | SendLoad
+    | SendCommitLoad
+    | SendCancelLoad
+    | SendStore
+    | CommitPages
+    | SendRelease
+    | MatchPrefix
+    | ReleaseLease
+    | Progress
+    | Output
+    | Finished
+    | Failed
+)

@@ -1,0 +1,140 @@
+"""What the engine hears, and what a request is when it arrives. Pure values."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Literal, Protocol
+
+from chunkmesh.pages import TokenIds
+
+
+class TextSink(Protocol):
+    """Turns one request's output ids into text and looks for its stop strings. Pure, no I/O."""
+
+    matched_stop: str | None
+    """The stop string that has matched, if one has."""
+
+    def push(self, token_id: int) -> str:
+        """Take the next output id; return the text that may be sent now, for good."""
+        ...
+
+    def flush(self) -> str:
+        """Return what was held back, at the end of the output."""
+        ...
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Sampling:
+    """How tokens are chosen; all values checked at the door."""
+
+    temperature: float
+    """Finite, >= 0; 0 means greedy."""
+    top_p: float
+    """In (0, 1]."""
+    top_k: int
+    """>= 0; 0 keeps all."""
+    min_p: float
+    """In [0, 1]."""
+    seed: int
+    """0 <= seed < 2**64."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class RequestSpec:
+    """The immutable part of a request."""
+
+    request_id: str
+    prompt_ids: TokenIds
+    """At least one id, each below the vocabulary size."""
+    namespace: bytes
+    """Parent digest of the first page, 32 bytes."""
+    digests: tuple[bytes, ...]
+    """One for each full page of the prompt."""
+    max_new_tokens: int
+    """>= 1; prompt + max_new_tokens fits the context."""
+    min_new_tokens: int
+    """0 <= min_new_tokens <= max_new_tokens."""
+    end_ids: frozenset[int]
+    """Ids that end the output."""
+    sampling: Sampling
+    text: TextSink
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class RouteFormed:
+    """A route stands; earlier epochs are void."""
+
+    epoch: int
+    num_stages: int
+    num_pages: int
+    """Page ids are 0 <= id < num_pages on every stage."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class RouteLost:
+    """The route is gone; nothing of it will be heard again."""
+
+    reason: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Arrived:
+    """A request passed the door."""
+
+    spec: RequestSpec
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Matched:
+    """HiCache answered MatchPrefix; a fault is a match of 0 pages."""
+
+    request_id: str
+    num_pages: int
+    lease_id: str | None
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Loaded:
+    """One stage has read the first num_pages of a load into staging."""
+
+    epoch: int
+    stage: int
+    load_id: int
+    num_pages: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Acked:
+    """One stage has finished a microbatch."""
+
+    epoch: int
+    stage: int
+    seq_no: int
+    sampled_ids: tuple[int, ...] = ()
+    """Last stage only: one id a sampling row."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Stored:
+    """One stage has ended a store; indices of the pages that it wrote."""
+
+    epoch: int
+    stage: int
+    store_id: int
+    stored: tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Cancelled:
+    """The client gave up (gone), or somebody called Abort."""
+
+    request_id: str
+    cause: Literal["gone", "abort"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Tick:
+    """Time passed; load deadlines are looked at."""
+
+
+Event = RouteFormed | RouteLost | Arrived | Matched | Loaded | Acked | Stored | Cancelled | Tick

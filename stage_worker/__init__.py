@@ -1,0 +1,1 @@
+"""Serves one contiguous layer range: weights, paged KV, forward, and sampling on the last stage."""

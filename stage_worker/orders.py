@@ -1,0 +1,76 @@
+"""What the scheduler tells a stage, as plain values. Pure."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import numpy.typing as npt
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """A part of one request in a microbatch: a prefill chunk or a decode token."""
+
+    row: int
+    """The request's row on its route."""
+    start: int
+    """Position of the first token, >= 0; KV of all earlier positions is in the row's pages."""
+    num_tokens: int
+    """>= 1."""
+    new_page_ids: tuple[int, ...]
+    """Pages that the row's page table grows by before this entry runs."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingRow:
+    """One token to choose from the logits of an entry's last token."""
+
+    entry: int
+    """Index into Microbatch.entries."""
+    seed: int
+    """0 <= seed < 2**64."""
+    position: int
+    """Output position, from 0; random numbers are Philox(seed, position)."""
+    temperature: float
+    """0 means greedy."""
+    top_p: float
+    """In (0, 1]; 1 keeps all."""
+    top_k: int
+    """0 keeps all; larger than the vocabulary keeps all."""
+    min_p: float
+    """In [0, 1]; 0 keeps all."""
+    forbidden_ids: tuple[int, ...] = ()
+    """Ids that must not be chosen."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Microbatch:
+    """Chunks and decode tokens that cross the pipeline together."""
+
+    epoch: int
+    seq_no: int
+    """Order in the epoch, from 0 without gaps."""
+    entries: tuple[Entry, ...]
+    """At least one; rows are distinct."""
+    token_ids: npt.NDArray[np.uint32] | None
+    """First stage only: ids of all entries, concatenated."""
+    sampling: tuple[SamplingRow, ...]
+    """Last stage only."""
+
+    @property
+    def num_tokens(self) -> int:
+        """Rows of the activation."""
+        return sum(entry.num_tokens for entry in self.entries)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class StorePage:
+    """A full page of the pool to be written to Redis."""
+
+    digest: bytes
+    parent: bytes
+    page_index: int
+    """Index of the page in its prompt, from 0."""
+    page_id: int
+    """Where it lies in the pool."""

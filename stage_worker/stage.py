@@ -1,0 +1,86 @@
+"""What the worker's shell needs from a model stage; test doubles implement it too."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from stage_worker.orders import Microbatch
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class StageDescription:
+    """What a stage is, as its worker says in Hello."""
+
+    first_layer: int
+    last_layer: int
+    """One past the last layer."""
+    model_layers: int
+    hidden_size: int
+    dtype: torch.dtype
+    kv_bytes_per_token: int
+    """In all layers of this stage."""
+    layer_digests: tuple[bytes, ...]
+    embedding_digest: bytes
+    """Empty if not held."""
+    head_digest: bytes
+    """Empty if not held."""
+    config_digest: bytes
+    device: str
+
+    @property
+    def is_first(self) -> bool:
+        """Whether the stage embeds tokens."""
+        return self.first_layer == 0
+
+    @property
+    def is_last(self) -> bool:
+        """Whether the stage samples."""
+        return self.last_layer == self.model_layers
+
+
+class Stage(Protocol):
+    """Computes a contiguous layer range. Its methods run on the compute thread only."""
+
+    description: StageDescription
+
+    def allocate(self, *, num_pages: int, page_tokens: int) -> None:
+        """Make the KV pool; keeps contents if the shape is unchanged. Drops all rows."""
+        ...
+
+    def forward(
+        self,
+        microbatch: Microbatch,
+        hidden_in_TD: torch.Tensor | None,
+        hidden_out_TD: torch.Tensor | None,
+    ) -> tuple[int, ...]:
+        """Run one microbatch.
+
+        hidden_in_TD [T, D] is given except on the first stage and only read; hidden_out_TD [T, D]
+        is given except on the last stage and receives the residual stream. Returns one sampled id
+        for each sampling row.
+        """
+        ...
+
+    def release(self, row: int) -> None:
+        """Forget a request's row."""
+        ...
+
+    def page_layer_bytes(self) -> int:
+        """Bytes of one page in one layer."""
+        ...
+
+    def read_page(self, layer: int, page_id: int) -> npt.NDArray[np.uint8]:
+        """Return the bytes of a page in one layer (absolute index), a view on the CPU.
+
+        May run on any thread while the page is pinned.
+        """
+        ...
+
+    def write_page(self, layer: int, page_id: int, data: npt.NDArray[np.uint8]) -> None:
+        """Fill a page in one layer from bytes of page_layer_bytes()."""
+        ...
