@@ -17,7 +17,7 @@ from scheduler.actions import (
     SendStore,
 )
 from scheduler.registry import SendConnect, SendJoin, WorkerHello
-from scheduler.timeline import StageTiming
+from scheduler.timeline import AckTimes
 
 
 def hello_from(message: pb.Hello) -> WorkerHello:
@@ -152,9 +152,9 @@ def acked_from(ack: pb.Ack, stage: int) -> events.Acked:
     )
 
 
-def timing_from(ack: pb.Ack) -> StageTiming:
+def times_from(ack: pb.Ack) -> AckTimes:
     """Read when a stage worked on a microbatch."""
-    return StageTiming(
+    return AckTimes(
         started_us=ack.started_us,
         acked_us=ack.acked_us,
         wait_us=ack.wait_us,

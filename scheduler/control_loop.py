@@ -15,10 +15,10 @@ from chunkmesh.errors import StageUnavailable
 from chunkmesh.v1 import stage_pb2 as pb
 from scheduler import actions, codec, events
 from scheduler.cache_calls import CacheCalls
-from scheduler.engine import Engine, EngineConfig
+from scheduler.engine import Engine
+from scheduler.engine_config import EngineConfig
 from scheduler.hicache_client import HiCacheClient
 from scheduler.request_stream import RequestStream
-from scheduler.timeline import Timeline
 from scheduler.worker_stream import WorkerStream
 from scheduler.workers import REFORM_S, Workers, new_registry
 
@@ -42,11 +42,10 @@ class ControlLoop:
 
         rope is canonical text of the rope settings; on_ready hears when a route stands or breaks.
         """
+        self.config = engine_config
         self.engine = Engine(engine_config)
-        self.timeline = Timeline()
         self.workers = Workers(
             registry=new_registry(model_layers=model_layers, page_tokens=engine_config.page_tokens),
-            timeline=self.timeline,
             on_event=self._handle,
             max_microbatch_tokens=engine_config.max_microbatch_tokens,
             rope=rope,
@@ -75,8 +74,10 @@ class ControlLoop:
         """Why requests cannot run now, in words; empty if they can."""
         return self.workers.registry.reason()
 
-    def submit(self, spec: events.RequestSpec, stream: RequestStream) -> None:
-        """Begin a request.
+    def submit(
+        self, spec: events.RequestSpec, stream: RequestStream, *, with_timeline: bool
+    ) -> None:
+        """Begin a request; its timeline is kept until it is taken.
 
         Raises:
             StageUnavailable: no route stands; the text names what is missing.
@@ -85,7 +86,8 @@ class ControlLoop:
         if reason:
             raise StageUnavailable(reason, retry_after_s=REFORM_S)
         self._requests[spec.request_id] = stream
-        self.timeline.arrived(spec.request_id, stream.arrived_s)
+        if with_timeline:
+            self.workers.timeline.follow(spec.request_id, arrived_s=stream.arrived_s)
         self._handle(events.Arrived(spec=spec))
 
     def is_running(self, request_id: str) -> bool:
@@ -101,6 +103,7 @@ class ControlLoop:
 
     def forget(self, request_id: str) -> None:
         """End a request whose client is gone; nothing if it has ended."""
+        self.workers.timeline.take(request_id)
         if self._requests.pop(request_id, None) is not None:
             self._handle(events.Cancelled(request_id=request_id, cause="gone"))
 
@@ -122,7 +125,7 @@ class ControlLoop:
         """Do one action; none of them waits."""
         match action:
             case actions.SendMicrobatch():
-                self.timeline.sent(action)
+                self.workers.timeline.sent(action)
                 num_stages = len(self.workers.route)
                 self.workers.send(codec.microbatch_orders(action, num_stages))
             case (

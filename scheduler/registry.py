@@ -12,7 +12,7 @@ import hashlib
 from collections.abc import Callable
 from enum import Enum
 
-from chunkmesh.layers import LayerRange, missing_layers
+from chunkmesh.layers import LayerRange, check_tiling
 
 PROTOCOL_VERSION = 1
 _FORMING_S = 15.0
@@ -180,7 +180,8 @@ class Registry:
 
     def missing(self) -> tuple[LayerRange, ...]:
         """Layers that no attached worker holds."""
-        return missing_layers([each.layers for each in self.workers.values()], self._model_layers)
+        ranges = {each.layers for each in self.workers.values()}
+        return check_tiling(ranges, self._model_layers).missing
 
     def reason(self) -> str:
         """Why no route stands, in words; empty if one does."""
@@ -188,7 +189,7 @@ class Registry:
             return ""
         missing = self.missing()
         if missing:
-            return "no worker holds layers " + ", ".join(str(each) for each in missing)
+            return "no worker holds layers " + ", ".join(map(str, missing))
         return f"the route is {self.phase.value}" if self.route else "the route forms again soon"
 
     def fingerprint(self) -> bytes:

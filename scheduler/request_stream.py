@@ -34,6 +34,9 @@ class RequestStream:
         self._token_times_s: list[float] = []
         self._update = Update()
         self._news = asyncio.Event()
+        self._end: Finished | None = None
+        self._failure = "gone"
+        """Why it ended without Finished: the error's name, or that the client is gone."""
 
     @property
     def ttft_ms(self) -> float:
@@ -51,6 +54,19 @@ class RequestStream:
         times = self._token_times_s
         gaps = sorted(late - early for early, late in zip(times, times[1:], strict=False))
         return 1000 * gaps[len(gaps) // 2] if gaps else 0.0
+
+    def summary(self) -> dict[str, str | int | float | list[int] | None]:
+        """Describe the request for its log line, without any of its text."""
+        end = self._end
+        return {
+            "prompt_tokens": self.prompt_tokens,
+            "hit_tokens": self.cached_tokens,
+            "num_chunks": len(end.chunk_tokens) if end else None,
+            "output_tokens": len(self.output_ids),
+            "ttft_ms": round(self.ttft_ms, 1),
+            "itl_p50_ms": round(self.itl_p50_ms, 1),
+            "finish_reason": end.reason if end else self._failure,
+        }
 
     def progress(self, progress: Progress) -> None:
         """Take news of the prefill."""
@@ -70,11 +86,13 @@ class RequestStream:
     def finish(self, finished: Finished) -> None:
         """Take the end."""
         self.cached_tokens = finished.cached_tokens
+        self._end = finished
         self._update.finished = finished
         self._news.set()
 
     def fail(self, error: ChunkMeshError) -> None:
         """Take the end by an error."""
+        self._failure = type(error).__name__
         self._update.error = error
         self._news.set()
 

@@ -16,13 +16,15 @@ from chunkmesh.side_door import Readiness
 from chunkmesh.v1 import generation_pb2_grpc, stage_pb2_grpc
 from scheduler.attach_service import AttachService
 from scheduler.control_loop import ControlLoop
-from scheduler.door import Door
-from scheduler.engine import EngineConfig
+from scheduler.engine_config import EngineConfig
 from scheduler.generation_service import GenerationService
 from scheduler.hicache_client import HiCacheClient
-from scheduler.model_info import ModelInfo, read_model_info
+from scheduler.intake import Intake
+from scheduler.model_files import ModelFiles, read_model_files
+from scheduler.server_info import ServedModel
 from scheduler.settings import SchedulerSettings
 from scheduler.tokenizer import Tokenizer
+from scheduler.validation import Door
 
 _log = structlog.get_logger(__name__)
 _DRAIN_POLL_S = 0.05
@@ -53,20 +55,24 @@ async def running(settings: SchedulerSettings) -> AsyncIterator[RunningScheduler
     Raises:
         ConfigError: the model folder or an address does not do.
     """
-    model = read_model_info(settings.model_path, settings.context_length)
-    tokenizer = Tokenizer.load(settings.model_path)
+    files = read_model_files(settings.model_path)
+    context_length = settings.context_length or files.context_length
     async with contextlib.AsyncExitStack() as stack:
         hicache = None
         if settings.hicache_url is not None:
             channel = grpc_client.channel(settings.hicache_url)
             hicache = HiCacheClient(await stack.enter_async_context(channel))
         users = GrpcServer("chunkmesh.v1.Generation")
-        loop = _control_loop(settings, model, hicache, users)
+        loop = _control_loop(settings, files, hicache, users)
         service = GenerationService(
             control_loop=loop,
-            door=Door(tokenizer, model),
+            intake=_intake(files, context_length),
+            model=ServedModel(
+                name=settings.served_model_name or settings.model_path.resolve().name,
+                files=files,
+                context_length=context_length,
+            ),
             hicache=hicache,
-            model_name=settings.served_model_name or settings.model_path.resolve().name,
         )
         internal = GrpcServer("chunkmesh.v1.StageControl")
         generation_pb2_grpc.add_GenerationServicer_to_server(service, users.server)
@@ -97,7 +103,7 @@ async def running(settings: SchedulerSettings) -> AsyncIterator[RunningScheduler
 
 
 def _control_loop(
-    settings: SchedulerSettings, model: ModelInfo, hicache: HiCacheClient | None, users: GrpcServer
+    settings: SchedulerSettings, files: ModelFiles, hicache: HiCacheClient | None, users: GrpcServer
 ) -> ControlLoop:
     """Make the control loop; the users' health follows its route."""
     return ControlLoop(
@@ -111,12 +117,23 @@ def _control_loop(
             load_timeout_s=settings.load_timeout,
             max_outstanding_stores=settings.max_outstanding_stores,
         ),
-        model_layers=model.num_layers,
-        rope=model.rope,
+        model_layers=files.num_layers,
+        rope=files.rope,
         hicache=hicache,
         worker_timeout_s=settings.worker_timeout,
         on_ready=lambda ready: users.set_serving(serving=ready),
     )
+
+
+def _intake(files: ModelFiles, context_length: int) -> Intake:
+    """Make what reads requests for this model."""
+    door = Door(
+        vocab_size=files.vocab_size,
+        context_length=context_length,
+        eos_ids=files.eos_ids,
+        defaults=files.defaults,
+    )
+    return Intake(Tokenizer(files), door)
 
 
 def _readiness(loop: ControlLoop, service: GenerationService) -> Readiness:

@@ -31,6 +31,8 @@ from scheduler.timeline import Timeline
 from scheduler.worker_stream import WorkerStream
 
 _log = structlog.get_logger()
+_MAX_TIMELINE = 4096
+"""Microbatches that are kept of each request that asked for its timeline."""
 REFORM_S = 1.0
 """Pause before a route that failed is formed again."""
 
@@ -42,7 +44,6 @@ class Workers:
         self,
         *,
         registry: Registry,
-        timeline: Timeline,
         on_event: Callable[[events.Event], None],
         max_microbatch_tokens: int,
         rope: str,
@@ -51,7 +52,8 @@ class Workers:
         self.registry = registry
         self.namespace: Namespace | None = None
         """Of the route that stands or stood last."""
-        self._timeline = timeline
+        self.timeline = Timeline(num_stages=0, max_microbatches=0)
+        """Of the epoch that stands or stood last."""
         self._on_event = on_event
         self._max_microbatch_tokens = max_microbatch_tokens
         self._rope = rope
@@ -63,6 +65,10 @@ class Workers:
         if self.registry.reason():
             return []
         return [self.registry.workers[each] for each in self.registry.route]
+
+    def namespace_digest(self, cache_salt: str) -> bytes | None:
+        """Return the parent of the first pages of a salt; None before the first route."""
+        return None if self.namespace is None else self.namespace.digest(cache_salt=cache_salt)
 
     def attach(self, hello: WorkerHello) -> WorkerStream:
         """Take in a worker.
@@ -145,7 +151,8 @@ class Workers:
         stage = self._stage_of(worker_id)
         if stage is None or ack.epoch != self.registry.epoch:
             return
-        self._timeline.acked(stage, codec.timing_from(ack), ack.seq_no, time.monotonic())
+        times = codec.times_from(ack)
+        self.timeline.acked(stage, ack.seq_no, times, heard_s=time.monotonic())
         self._on_event(codec.acked_from(ack, stage))
 
     def _hear_cache(self, worker_id: str, message: pb.AttachRequest) -> None:
@@ -203,7 +210,7 @@ class Workers:
         """Tell the engine that it may send."""
         num_stages = len(route.worker_ids)
         _log.info("route stands", epoch=route.epoch, stages=num_stages, pages=route.num_pages)
-        self._timeline.new_epoch(num_stages)
+        self.timeline = Timeline(num_stages=num_stages, max_microbatches=_MAX_TIMELINE)
         self._on_event(
             events.RouteFormed(epoch=route.epoch, num_stages=num_stages, num_pages=route.num_pages)
         )
