@@ -16,6 +16,7 @@ from scheduler.registry import Refused
 from scheduler.worker_stream import WorkerStream
 
 _HELLO_S = 10.0
+_Context = grpc.aio.ServicerContext[pb.AttachRequest, pb.AttachResponse]
 
 
 class AttachService(stage_pb2_grpc.StageControlServicer):
@@ -25,8 +26,8 @@ class AttachService(stage_pb2_grpc.StageControlServicer):
         """Serve one control loop."""
         self._loop = control_loop
 
-    async def Attach(  # noqa: N802 - named by the proto
-        self, request_iterator: AsyncIterator[pb.AttachRequest], context: grpc.aio.ServicerContext
+    async def Attach(
+        self, request_iterator: AsyncIterator[pb.AttachRequest], _context: _Context
     ) -> AsyncIterator[pb.AttachResponse]:
         """Take a worker in, then write its orders until either side ends."""
         messages = aiter(request_iterator)

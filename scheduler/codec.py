@@ -6,6 +6,7 @@ import numpy as np
 
 from chunkmesh.errors import InvalidRequest
 from chunkmesh.layers import LayerRange
+from chunkmesh.v1 import common_pb2
 from chunkmesh.v1 import stage_pb2 as pb
 from scheduler import events
 from scheduler.actions import (
@@ -31,6 +32,8 @@ def hello_from(message: pb.Hello) -> WorkerHello:
         raise InvalidRequest(
             f"layers [{first}, {last}) are not a range of a model of {message.model_layers} layers"
         )
+    if message.dtype not in common_pb2.Dtype.values() or not message.dtype:
+        raise InvalidRequest(f"dtype {message.dtype} is unknown")
     if not 0 < len(message.incarnation) <= 64:
         raise InvalidRequest("incarnation must have 1 to 64 characters")
     if len(message.layer_digests) != last - first:
@@ -46,7 +49,7 @@ def hello_from(message: pb.Hello) -> WorkerHello:
         embedding_digest=message.embedding_digest,
         head_digest=message.head_digest,
         config_digest=message.config_digest,
-        dtype=message.dtype,
+        dtype=common_pb2.Dtype.Name(message.dtype).removeprefix("DTYPE_").lower(),
         hidden_size=message.hidden_size,
         kv_bytes_per_token=message.kv_bytes_per_token,
         kv_capacity_tokens=message.kv_capacity_tokens,

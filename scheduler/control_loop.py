@@ -1,7 +1,7 @@
 """The shell around the pure engine: hears workers and calls, does what the engine says.
 
-Everything here runs on one asyncio loop and never awaits a peer: orders go into bounded queues, calls
-to the cache into tasks.
+Everything here runs on one asyncio loop and never awaits a peer: orders go into bounded queues,
+calls to the cache into tasks.
 """
 
 from __future__ import annotations
@@ -54,6 +54,8 @@ class ControlLoop:
         self._worker_timeout_s = worker_timeout_s
         self._on_ready = on_ready
         self._requests: dict[str, RequestStream] = {}
+        self._ended = asyncio.Event()
+        """Set whenever a request ends."""
 
     async def run(self) -> None:
         """Look at the clock until cancelled."""
@@ -69,6 +71,12 @@ class ControlLoop:
     def num_requests(self) -> int:
         """Requests that wait or run."""
         return len(self._requests)
+
+    async def until_idle(self) -> None:
+        """Wait until no request waits or runs."""
+        while self._requests:
+            self._ended.clear()
+            await self._ended.wait()
 
     def unready_reason(self) -> str:
         """Why requests cannot run now, in words; empty if they can."""
@@ -104,7 +112,8 @@ class ControlLoop:
     def forget(self, request_id: str) -> None:
         """End a request whose client is gone; nothing if it has ended."""
         self.workers.timeline.take(request_id)
-        if self._requests.pop(request_id, None) is not None:
+        if request_id in self._requests:
+            self._drop(request_id)
             self._handle(events.Cancelled(request_id=request_id, cause="gone"))
 
     def hear(self, stream: WorkerStream, message: pb.AttachRequest) -> None:
@@ -173,7 +182,12 @@ class ControlLoop:
                 stream.output(action, now_s)
             case actions.Finished():
                 stream.finish(action)
-                del self._requests[action.request_id]
+                self._drop(action.request_id)
             case actions.Failed():
                 stream.fail(action.error)
-                del self._requests[action.request_id]
+                self._drop(action.request_id)
+
+    def _drop(self, request_id: str) -> None:
+        """Forget a request that has ended."""
+        self._requests.pop(request_id, None)
+        self._ended.set()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import AsyncIterator
+from typing import Any
 
 import grpc
 import structlog
@@ -20,6 +21,7 @@ from scheduler.intake import Intake
 from scheduler.request_stream import RequestStream
 from scheduler.server_info import ServedModel
 
+_Context = grpc.aio.ServicerContext[Any, Any]
 _log = structlog.get_logger(__name__)
 
 
@@ -43,7 +45,7 @@ class GenerationService(generation_pb2_grpc.GenerationServicer):
         self._hicache = hicache
 
     async def Generate(
-        self, request: pb.GenerateRequest, context: grpc.aio.ServicerContext
+        self, request: pb.GenerateRequest, _context: _Context
     ) -> AsyncIterator[pb.GenerateResponse]:
         """Run one request; the call's end, however it comes, is the request's end."""
         arrived_s = time.monotonic()
@@ -62,27 +64,25 @@ class GenerationService(generation_pb2_grpc.GenerationServicer):
             self._loop.forget(request_id)
             _log.info("request ended", request_id=request_id, **stream.summary())
 
-    async def Abort(
-        self, request: pb.AbortRequest, context: grpc.aio.ServicerContext
-    ) -> pb.AbortResponse:
+    async def Abort(self, request: pb.AbortRequest, _context: _Context) -> pb.AbortResponse:
         """End a request; its Generate call sends the end."""
         return pb.AbortResponse(found=self._loop.abort(request.request_id))
 
     async def GetModelInfo(
-        self, request: pb.GetModelInfoRequest, context: grpc.aio.ServicerContext
+        self, _request: pb.GetModelInfoRequest, _context: _Context
     ) -> pb.GetModelInfoResponse:
         """Describe the model."""
         return server_info.model_info(self._model, self._loop.workers.registry)
 
     async def GetServerInfo(
-        self, request: pb.GetServerInfoRequest, context: grpc.aio.ServicerContext
+        self, _request: pb.GetServerInfoRequest, _context: _Context
     ) -> pb.GetServerInfoResponse:
         """Describe the mesh."""
         fault = self._hicache.fault if self._hicache else "no --hicache-url is set"
         return server_info.server_info(self._loop, cache_fault=fault)
 
     async def Tokenize(
-        self, request: pb.TokenizeRequest, context: grpc.aio.ServicerContext
+        self, request: pb.TokenizeRequest, _context: _Context
     ) -> pb.TokenizeResponse:
         """Turn a prompt into ids, and name the pages that it fills."""
         ids = await self._intake.prompt_ids(request)
@@ -96,7 +96,7 @@ class GenerationService(generation_pb2_grpc.GenerationServicer):
         return response
 
     async def FlushCache(
-        self, request: pb.FlushCacheRequest, context: grpc.aio.ServicerContext
+        self, _request: pb.FlushCacheRequest, _context: _Context
     ) -> pb.FlushCacheResponse:
         """Forget every cached prefix."""
         if self._hicache is None:

@@ -1,5 +1,6 @@
-"""The scheduler's calls to HiCache: short deadlines, and a pause after a fault, so that a dead cache
-costs a request nothing.
+"""The scheduler's calls to HiCache.
+
+Short deadlines, and a pause after a fault, so that a dead cache costs a request nothing.
 """
 
 from __future__ import annotations
@@ -13,9 +14,8 @@ import structlog
 from google.protobuf.message import Message
 
 from chunkmesh.layers import LayerRange
-from chunkmesh.v1 import common_pb2
+from chunkmesh.v1 import common_pb2, hicache_pb2_grpc
 from chunkmesh.v1 import hicache_pb2 as pb
-from chunkmesh.v1 import hicache_pb2_grpc
 from scheduler import actions
 
 _log = structlog.get_logger()

@@ -1,4 +1,4 @@
-"""From the proto of a request to the engine's RequestSpec: tokenizes, checks, digests the pages once.
+"""From a request's proto to the engine's RequestSpec: tokenize, check, digest the pages once.
 
 Long prompts are worked on in a thread, so that the loop keeps turning.
 """

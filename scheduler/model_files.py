@@ -30,6 +30,8 @@ class ModelFiles:
     """Longest prompt and output together that the model was made for, in tokens."""
     eos_ids: frozenset[int]
     """Ids that end the output; empty if no file names any."""
+    rope: str
+    """Canonical text of the rope settings, part of the key of cached pages."""
     sampling_defaults: SamplingDefaults
     tokenizer_path: Path
     tokenizer_config: Json
@@ -57,6 +59,7 @@ def read_model_files(folder: Path) -> ModelFiles:
         vocab_size=vocab_size,
         context_length=_positive(config, "max_position_embeddings", folder),
         eos_ids=_eos_ids(generation, config, vocab_size, folder),
+        rope=_rope(config),
         sampling_defaults=_sampling_defaults(generation, folder),
         tokenizer_path=folder / "tokenizer.json",
         tokenizer_config=tokenizer_config,
@@ -135,3 +138,9 @@ def _chat_template(folder: Path, tokenizer_config: Json) -> str | None:
     if value is not None and not isinstance(value, str):
         raise ConfigError(f"{folder / 'tokenizer_config.json'}: chat_template is no text")
     return value
+
+
+def _rope(config: Json) -> str:
+    """Write all rope settings as canonical JSON."""
+    settings = {key: value for key, value in config.items() if key.startswith("rope")}
+    return json.dumps(settings, sort_keys=True, separators=(",", ":"))

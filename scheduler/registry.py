@@ -32,8 +32,8 @@ class WorkerHello:
     embedding_digest: bytes
     head_digest: bytes
     config_digest: bytes
-    dtype: int
-    """A chunkmesh.v1.Dtype."""
+    dtype: str
+    """Of activations and KV, such as float32."""
     hidden_size: int
     kv_bytes_per_token: int
     kv_capacity_tokens: int
@@ -244,11 +244,10 @@ class Registry:
         route: list[str] = []
         layer = 0
         while layer < self._model_layers:
-            worker_id = by_first.get(layer)
-            if worker_id is None:
+            if layer not in by_first:
                 return None
-            route.append(worker_id)
-            layer = self.workers[worker_id].layers.last
+            route.append(by_first[layer])
+            layer = self.workers[route[-1]].layers.last
         return tuple(route)
 
     def _joins(self) -> list[Decision]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import itertools
 
 from chunkmesh.errors import ChunkMeshError
 from scheduler.actions import Finished, Output, Progress
@@ -52,7 +53,7 @@ class RequestStream:
     def itl_p50_ms(self) -> float:
         """Median gap between tokens; 0 with fewer than two."""
         times = self._token_times_s
-        gaps = sorted(late - early for early, late in zip(times, times[1:], strict=False))
+        gaps = sorted(late - early for early, late in itertools.pairwise(times))
         return 1000 * gaps[len(gaps) // 2] if gaps else 0.0
 
     def summary(self) -> dict[str, str | int | float | list[int] | None]:

@@ -1,4 +1,4 @@
-"""Puts a scheduler together and runs it: tokenizer, control loop, two gRPC ports and the side door."""
+"""Puts a scheduler together and runs it: control loop, two gRPC ports and the side door."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import dataclasses
 from collections.abc import AsyncIterator
 
 import structlog
+from pydantic import JsonValue
 
 from chunkmesh import __version__, grpc_client, side_door
 from chunkmesh.address import HostPort
@@ -27,7 +28,6 @@ from scheduler.tokenizer import Tokenizer
 from scheduler.validation import Door
 
 _log = structlog.get_logger(__name__)
-_DRAIN_POLL_S = 0.05
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +84,7 @@ async def running(settings: SchedulerSettings) -> AsyncIterator[RunningScheduler
         clock = asyncio.create_task(loop.run())
         stack.push_async_callback(_cancel, clock)
         address = await stack.enter_async_context(users.listening(settings.listen("port")))
-        bound = {"grpc": str(address), "internal": str(internal_address)}
+        bound: dict[str, JsonValue] = {"grpc": str(address), "internal": str(internal_address)}
         app = side_door.app(
             readiness=lambda: _readiness(loop, service),
             info=lambda: {"service": "scheduler", "version": __version__, "addresses": bound},
@@ -131,7 +131,7 @@ def _intake(files: ModelFiles, context_length: int) -> Intake:
         vocab_size=files.vocab_size,
         context_length=context_length,
         eos_ids=files.eos_ids,
-        defaults=files.defaults,
+        defaults=files.sampling_defaults,
     )
     return Intake(Tokenizer(files), door)
 
@@ -149,8 +149,7 @@ async def _drain(service: GenerationService, loop: ControlLoop, timeout_s: float
     service.draining = True
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(timeout_s):
-            while loop.num_requests:
-                await asyncio.sleep(_DRAIN_POLL_S)
+            await loop.until_idle()
     if loop.num_requests:
         _log.warning("requests cut off by shutdown", num_requests=loop.num_requests)
 

@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from chunkmesh.config import Address, Port, Settings
+from chunkmesh.settings import Address, Port, Settings
 
 
 class SchedulerSettings(Settings):

@@ -11,7 +11,7 @@ _MAX_QUEUED = 4096
 
 
 class WorkerStream:
-    """The scheduler's end of one Attach stream: the control loop puts, the stream's writer takes."""
+    """The scheduler's end of an Attach stream: the control loop puts, the stream's writer takes."""
 
     def __init__(self, *, worker_id: str, last_heard_s: float) -> None:
         """Start with nothing to send; last_heard_s is on the scheduler's monotonic clock."""

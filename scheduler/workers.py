@@ -1,7 +1,7 @@
-"""The attached workers: their streams, what they say, and the route that the registry forms of them.
+"""The attached workers: their streams, what they say, and the route that they form.
 
-Everything runs on one asyncio loop; nothing here awaits a worker. What concerns requests is handed to
-`on_event` as the engine's events, in the order heard.
+Everything runs on one asyncio loop; nothing here awaits a worker. What concerns requests is handed
+to on_event as the engine's events, in the order heard.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from typing import assert_never
 import structlog
 
 from chunkmesh.pages import Namespace
-from chunkmesh.v1 import common_pb2
 from chunkmesh.v1 import stage_pb2 as pb
 from scheduler import codec, events
 from scheduler.registry import (
@@ -191,10 +190,9 @@ class Workers:
 
     def _join(self, join: SendJoin) -> None:
         """Send a Join with what the whole route has in common."""
-        dtype = common_pb2.Dtype.Name(self.registry.workers[join.worker_id].dtype)
         self.namespace = Namespace(
             fingerprint=join.fingerprint,
-            kv_dtype=dtype,
+            kv_dtype=self.registry.workers[join.worker_id].dtype,
             page_tokens=self.registry.page_tokens,
             rope=self._rope,
         )

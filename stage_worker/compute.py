@@ -13,9 +13,10 @@ import time
 from collections.abc import Callable
 from typing import assert_never
 
+from chunkmesh.transports.slots import InboundSlots, OutboundSlots
+
 from chunkmesh.errors import LinkError
 from chunkmesh.transports.base import Activation
-from chunkmesh.transports.slots import InboundSlots, OutboundSlots
 from chunkmesh.v1 import stage_pb2 as pb
 from stage_worker.orders import Microbatch
 from stage_worker.page_io import PageIO

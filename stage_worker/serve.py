@@ -11,13 +11,8 @@ import structlog
 from chunkmesh import __version__, side_door
 from chunkmesh.grpc_server import GrpcServer
 from chunkmesh.side_door import Readiness
-from chunkmesh.transports.base import Transport
-from chunkmesh.transports.grpc_stream import GrpcTransport
-from chunkmesh.transports.ucx import UcxTransport
-from stage_worker.model_stage import load_stage
 from stage_worker.page_io import PageIO
 from stage_worker.settings import WorkerSettings
-from stage_worker.stage import Stage
 from stage_worker.worker import Worker
 
 _log = structlog.get_logger(__name__)

@@ -8,7 +8,8 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from chunkmesh.config import Address, Layers, Port, Settings
+from chunkmesh.address import HostPort
+from chunkmesh.settings import Address, Layers, Port, Settings
 
 
 class WorkerSettings(Settings):
@@ -28,7 +29,7 @@ class WorkerSettings(Settings):
     peer: Address | None = None
     """Preferred HOST:PORT of the next stage's data port; the scheduler knows it too."""
     scheduler: Annotated[tuple[Address, ...], Field(min_length=1)] = (
-        Address.__args__[0](host="127.0.0.1", port=50052),
+        HostPort(host="127.0.0.1", port=50052),
     )
     """HOST:PORT of the scheduler's internal port; several are tried in order."""
     data_port: Port = 5001

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 
 import pytest
 
@@ -38,7 +39,7 @@ def hello(worker_id: str, first: int, last: int, *, capacity: int = 160) -> Work
         embedding_digest=b"e" if first == 0 else b"",
         head_digest=b"h" if last == 6 else b"",
         config_digest=b"c",
-        dtype=1,
+        dtype="float32",
         hidden_size=8,
         kv_bytes_per_token=64,
         kv_capacity_tokens=capacity,
@@ -76,19 +77,19 @@ def test_a_tiling_forms_a_route_in_layer_order() -> None:
     first, last = joins
     assert isinstance(first, SendJoin)
     assert isinstance(last, SendJoin)
-    assert ("a", 0, "host:b", b"") == (
+    assert (
         first.worker_id,
         first.stage_index,
         first.next_address,
         first.inbound_token,
-    )
+    ) == ("a", 0, "host:b", b"")
     assert first.outbound_token == last.inbound_token != b""
-    assert ("b", 1, "", b"") == (
+    assert (
         last.worker_id,
         last.stage_index,
         last.next_address,
         last.outbound_token,
-    )
+    ) == ("b", 1, "", b"")
     assert first.num_pages == 6, "the smallest pool counts: 100 tokens are 6 pages of 16"
 
 
@@ -119,7 +120,7 @@ def test_a_partly_overlapping_range_is_refused(first: int, last: int) -> None:
     [
         ({"protocol_version": 2}, "protocol version 2"),
         ({"model_layers": 7}, "7 layers"),
-        ({"dtype": 2}, "dtype"),
+        ({"dtype": "bfloat16"}, "dtype"),
         ({"hidden_size": 16}, "hidden size"),
         ({"config_digest": b"x"}, "config digest"),
         ({"transport": "ucx"}, "transport"),
@@ -208,7 +209,7 @@ def test_the_fingerprint_depends_on_weights_and_not_on_the_split() -> None:
     prints = []
     for split in ((0, 3, 6), (0, 2, 4, 6)):
         registry = new_registry()
-        for first, last in zip(split, split[1:], strict=False):
+        for first, last in itertools.pairwise(split):
             registry.attach(hello(f"{first}", first, last), 0.0)
         prints.append(registry.fingerprint())
     assert prints[0] == prints[1] != b""
