@@ -30,7 +30,7 @@ class BeginEpoch:
     epoch: int
     num_pages: int
     page_tokens: int
-    done: Callable[[], None]
+    done: Callable[[], object]
     """Called on the compute thread when the pool stands."""
 
 
@@ -64,6 +64,7 @@ class Stop:
     """End the thread."""
 
 
+_STOP_S = 10.0
 Order = BeginEpoch | UseLinks | Microbatch | UseLoad | ForgetRow | Stop
 
 
@@ -100,10 +101,10 @@ class Compute:
         """Add an order; from any thread."""
         self._orders.put(order)
 
-    def stop(self, timeout_s: float) -> None:
-        """Let the thread end after the orders already put; blocks."""
+    def stop(self) -> None:
+        """Let the thread end after the orders already put; blocks, for a while at most."""
         self._orders.put(Stop())
-        self._thread.join(timeout_s)
+        self._thread.join(_STOP_S)
 
     def _run(self) -> None:
         """Take orders until Stop."""

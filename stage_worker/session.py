@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 import structlog
 
@@ -23,9 +23,10 @@ from stage_worker.links import Links
 from stage_worker.page_io import PageIO
 from stage_worker.stage import StageDescription
 
-_log = structlog.get_logger()
+_log = structlog.get_logger(__name__)
 HEARTBEAT_S = 0.25
-_READY_S = 60.0
+_FORMING_S = 60.0
+"""Time for pool and links; the scheduler gives up sooner and sends a new Join."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,16 +45,26 @@ class Session:
     """Owns one stream, and the links of the epoch that it is in."""
 
     def __init__(
-        self, *, identity: Identity, transport: Transport, compute: Compute, page_io: PageIO
+        self,
+        *,
+        identity: Identity,
+        transport: Transport,
+        compute: Compute,
+        page_io: PageIO,
+        on_ready: Callable[[bool], None],
     ) -> None:
         """Prepare; run() opens the stream."""
-        self.epoch: int | None = None
-        """Epoch in which this worker is a connected stage; None while it is none."""
         self.draining = False
+        """Whether the scheduler has sent this worker home."""
+        self.was_stage = False
+        """Whether this stream has ever formed a route."""
         self._identity = identity
         self._transport = transport
         self._compute = compute
         self._page_io = page_io
+        self._on_ready = on_ready
+        self._epoch: int | None = None
+        """Epoch in which this worker is a connected stage; None while it is none."""
         self._links: Links | None = None
         self._forming: asyncio.Task[None] | None = None
         self._connect = asyncio.Event()
@@ -73,8 +84,8 @@ class Session:
 
     def fault(self, epoch: int, reason: str) -> None:
         """Report that this worker cannot go on in an epoch."""
-        if self.epoch == epoch:
-            self.epoch = None
+        if self._epoch == epoch:
+            self._set_epoch(None)
         self.say(pb.AttachRequest(fault=pb.Fault(epoch=epoch, reason=reason)))
 
     async def run(self, stub: stage_pb2_grpc.StageControlAsyncStub) -> None:
@@ -83,15 +94,7 @@ class Session:
         Raises:
             grpc.aio.AioRpcError: the scheduler is gone or refuses this worker.
         """
-        self.say(
-            codec.hello_message(
-                self._identity.description,
-                incarnation=self._identity.incarnation,
-                kv_capacity_tokens=self._identity.kv_capacity_tokens,
-                data_address=self._transport.address,
-                transport=self._transport.name,
-            )
-        )
+        self.say(self._hello())
         heart = asyncio.create_task(self._beat())
         try:
             async for response in stub.Attach(self._messages()):
@@ -101,6 +104,16 @@ class Session:
         finally:
             heart.cancel()
             await self._leave_epoch()
+
+    def _hello(self) -> pb.AttachRequest:
+        """Say who this is."""
+        return codec.hello_message(
+            self._identity.description,
+            incarnation=self._identity.incarnation,
+            kv_capacity_tokens=self._identity.kv_capacity_tokens,
+            data_address=self._transport.address,
+            transport=self._transport.name,
+        )
 
     async def _messages(self) -> AsyncIterator[pb.AttachRequest]:
         """Yield what there is to say."""
@@ -123,30 +136,37 @@ class Session:
                 self._compute.put(codec.microbatch_from(response.microbatch))
             case "release":
                 self._compute.put(ForgetRow(row=response.release.row))
-            case "load":
-                self._page_io.load(response.load.load_id, tuple(response.load.digests))
-            case "commit_load":
-                commit = response.commit_load
-                self._compute.put(UseLoad(load_id=commit.load_id, page_ids=tuple(commit.page_ids)))
-            case "cancel_load":
-                self._page_io.cancel(response.cancel_load.load_id)
-            case "store":
-                pages = codec.store_pages_from(response.store)
-                self._page_io.store(response.store.store_id, pages)
+            case "load" | "commit_load" | "cancel_load" | "store" as kind:
+                self._obey_cache(kind, response)
             case "join":
                 await self._join(response.join)
             case "connect":
-                if self._links is not None:
-                    self._connect.set()
+                self._connect.set()
             case "drain":
                 self.draining = True
             case _:
                 _log.warning("unknown order ignored")
 
+    def _obey_cache(self, kind: str, response: pb.AttachResponse) -> None:
+        """Carry out an order that concerns cached pages; only the copy to pages is in turn."""
+        match kind:
+            case "load":
+                self._page_io.load(response.load.load_id, tuple(response.load.digests))
+            case "commit_load":
+                commit = response.commit_load
+                page_ids = tuple(commit.page_ids)
+                self._compute.put(UseLoad(load_id=commit.load_id, page_ids=page_ids))
+            case "cancel_load":
+                self._page_io.cancel(response.cancel_load.load_id)
+            case _:
+                store = response.store
+                self._page_io.store(store.store_id, codec.store_pages_from(store))
+
     async def _join(self, join: pb.Join) -> None:
         """Leave the old epoch and begin to form the new one."""
         await self._leave_epoch()
-        loop = asyncio.get_running_loop()
+        # Pages may be written anew from here on, so nothing may still be reading them.
+        await asyncio.to_thread(self._page_io.begin_epoch, join.namespace, join.page_tokens)
         self._links = Links(
             join=join,
             transport=self._transport,
@@ -154,24 +174,24 @@ class Session:
             peer=self._identity.peer,
             on_fault=lambda reason: self.fault(join.epoch, reason),
         )
-        self._page_io.begin_epoch(join.namespace, join.page_tokens)
         self._connect.clear()
-        self._forming = loop.create_task(self._form(self._links, join))
+        self._forming = asyncio.create_task(self._form(self._links, join))
 
     async def _form(self, links: Links, join: pb.Join) -> None:
         """Make the pool, arm the inbound link, then on Connect dial the next stage."""
         try:
-            async with asyncio.timeout(_READY_S):
+            async with asyncio.timeout(_FORMING_S):
                 await self._begin_compute(join)
                 await links.arm()
                 self.say(pb.AttachRequest(join_ready=pb.JoinReady(epoch=join.epoch)))
                 await self._connect.wait()
                 formed = await links.connect()
         except (LinkError, TimeoutError) as error:
-            self.fault(join.epoch, str(error) or "no Connect came in time")
+            self.fault(join.epoch, str(error) or "the links did not form in time")
             return
         self._compute.put(UseLinks(inbound=links.inbound, outbound=links.outbound))
-        self.epoch = join.epoch
+        self.was_stage = True
+        self._set_epoch(join.epoch)
         self._last_seq_no = None
         _log.info("stage connected", epoch=join.epoch, stage=join.stage_index)
         joined = pb.Joined(epoch=join.epoch, transport=formed.transport, rtt_us=formed.rtt_us)
@@ -186,14 +206,14 @@ class Session:
                 epoch=join.epoch,
                 num_pages=join.num_pages,
                 page_tokens=join.page_tokens,
-                done=lambda: loop.call_soon_threadsafe(ready.set) and None,
+                done=lambda: loop.call_soon_threadsafe(ready.set),
             )
         )
         await ready.wait()
 
     async def _leave_epoch(self) -> None:
         """Close the links of the epoch, if there is one."""
-        self.epoch = None
+        self._set_epoch(None)
         if self._forming is not None:
             self._forming.cancel()
             await asyncio.gather(self._forming, return_exceptions=True)
@@ -201,3 +221,9 @@ class Session:
         if self._links is not None:
             await self._links.close()
             self._links = None
+
+    def _set_epoch(self, epoch: int | None) -> None:
+        """Become a connected stage, or cease to be one."""
+        if epoch != self._epoch:
+            self._epoch = epoch
+            self._on_ready(epoch is not None)

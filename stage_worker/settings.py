@@ -34,8 +34,6 @@ class WorkerSettings(Settings):
     """HOST:PORT of the scheduler's internal port; several are tried in order."""
     data_port: Port = 5001
     """Port at which the stage before connects."""
-    advertise_host: str | None = None
-    """Host under which other machines reach the data port; --host if not given."""
     port: Port = 50061
     """gRPC port for health checks and reflection."""
     http_port: Port = 50081
@@ -50,3 +48,8 @@ class WorkerSettings(Settings):
     """KV capacity, in tokens."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     """Element type of compute and KV; auto takes float32 on a CPU."""
+
+    @property
+    def data_address(self) -> HostPort:
+        """Where activations arrive."""
+        return HostPort(host=self.host, port=self.data_port)
