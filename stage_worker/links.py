@@ -7,6 +7,7 @@ import dataclasses
 from collections.abc import Callable
 
 import structlog
+import torch
 from chunkmesh.transports.slots import InboundSlots, OutboundSlots
 
 from chunkmesh.errors import LinkError
@@ -14,8 +15,7 @@ from chunkmesh.transports.base import LinkSpec, Receiver, Sender, Transport
 from chunkmesh.v1 import stage_pb2 as pb
 from stage_worker.stage import StageDescription
 
-_log = structlog.get_logger()
-_NUM_SLOTS = 2
+_log = structlog.get_logger(__name__)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,19 +41,23 @@ class Links:
     ) -> None:
         """Prepare for a Join; peer is the preferred address of the next stage."""
         self.inbound: InboundSlots | None = None
+        """None on the first stage, and before connect."""
         self.outbound: OutboundSlots | None = None
+        """None on the last stage, and before connect."""
         self._join = join
         self._transport = transport
         self._description = description
+        self._device = torch.device(description.device)
         self._peer = peer
         self._on_fault = on_fault
         self._accept: asyncio.Task[Receiver] | None = None
+        self._ends: list[Sender | Receiver] = []
+        self._tasks: list[asyncio.Task[None]] = []
 
     async def arm(self) -> None:
         """Begin to wait for the stage before; returns once its dial would be accepted."""
         if self._join.stage_index > 0:
-            spec = self._spec(self._join.inbound_token, self._description.first_layer)
-            self._accept = asyncio.create_task(self._transport.accept(spec))
+            self._accept = asyncio.create_task(self._transport.accept(self._inbound_spec))
             await asyncio.sleep(0)
 
     async def connect(self) -> Formed:
@@ -64,27 +68,43 @@ class Links:
         """
         formed = Formed(transport="", rtt_us=0)
         if self._join.stage_index < self._join.num_stages - 1:
-            spec = self._spec(self._join.outbound_token, self._description.last_layer)
-            sender = await self._dial(spec)
+            sender = await self._dial(self._outbound_spec)
+            self._ends.append(sender)
             self.outbound = OutboundSlots(
-                sender, spec, num_slots=_NUM_SLOTS, on_fault=self._on_fault
+                sender, self._outbound_spec, device=self._device, on_fault=self._fault
             )
+            self._tasks.append(asyncio.create_task(self.outbound.run()))
             formed = Formed(transport=sender.transport, rtt_us=sender.rtt_us)
         if self._accept is not None:
-            spec = self._spec(self._join.inbound_token, self._description.first_layer)
+            receiver = await self._accept
+            self._ends.append(receiver)
             self.inbound = InboundSlots(
-                await self._accept, spec, num_slots=_NUM_SLOTS, on_fault=self._on_fault
+                receiver, self._inbound_spec, device=self._device, on_fault=self._fault
             )
+            self._tasks.append(asyncio.create_task(self.inbound.run()))
         return formed
 
     async def close(self) -> None:
         """Close both links and wake whoever waits on them."""
-        if self._accept is not None and self.inbound is None:
-            self._accept.cancel()
-            await asyncio.gather(self._accept, return_exceptions=True)
         for slots in (self.inbound, self.outbound):
             if slots is not None:
-                await slots.close()
+                slots.close()
+        tasks: list[asyncio.Task[None] | asyncio.Task[Receiver]] = [*self._tasks]
+        if self._accept is not None:
+            tasks.append(self._accept)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for end in self._ends:
+            await end.close()
+
+    @property
+    def _inbound_spec(self) -> LinkSpec:
+        return self._spec(self._join.inbound_token, self._description.first_layer)
+
+    @property
+    def _outbound_spec(self) -> LinkSpec:
+        return self._spec(self._join.outbound_token, self._description.last_layer)
 
     def _spec(self, token: bytes, boundary_layer: int) -> LinkSpec:
         """Say what both ends must agree on."""
@@ -111,3 +131,7 @@ class Links:
                     using=address,
                 )
         return await self._transport.dial(address, spec)
+
+    def _fault(self, error: LinkError) -> None:
+        """Report that a link broke by itself."""
+        self._on_fault(str(error))
