@@ -8,13 +8,11 @@ import dataclasses
 from collections.abc import Coroutine
 from typing import Any
 
-from chunkmesh.transports.grpc_stream import GrpcTransport
+from chunkmesh.transports.create import create
 
 from chunkmesh import __version__, side_door
 from chunkmesh.grpc_server import GrpcServer
 from chunkmesh.side_door import Readiness
-from chunkmesh.transports.base import Transport
-from chunkmesh.transports.ucx import UcxTransport
 from stage_worker.model_stage import load_stage
 from stage_worker.page_io import PageIO
 from stage_worker.settings import WorkerSettings
@@ -70,7 +68,7 @@ async def serve(settings: WorkerSettings, stop: asyncio.Event) -> None:
         stage = await asyncio.to_thread(_load, settings, progress)
         worker = Worker(
             stage=stage,
-            transport=_transport(settings),
+            transport=create(settings.transport, str(settings.data_address)),
             page_io=PageIO(stage, redis_url=settings.redis_url),
             kv_capacity_tokens=settings.max_total_tokens,
             peer=None if settings.peer is None else str(settings.peer),
@@ -108,13 +106,3 @@ def _load(settings: WorkerSettings, progress: _Progress) -> Stage:
     )
     progress.loaded = 1.0
     return stage
-
-
-def _transport(settings: WorkerSettings) -> Transport:
-    """Make the data plane's transport; unlike other ports, the data port never moves."""
-    address = str(settings.data_address)
-    match settings.transport:
-        case "ucx":
-            return UcxTransport(address)
-        case "grpc":
-            return GrpcTransport(address)

@@ -1,4 +1,4 @@
-"""A whole mesh in one process: a real scheduler with its gRPC ports, workers over the memory transport."""
+"""A whole mesh in one process: a real scheduler and its ports, workers over memory links."""
 
 from __future__ import annotations
 

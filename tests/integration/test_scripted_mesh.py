@@ -105,7 +105,7 @@ async def cancel_in_prefill(running: Mesh, stages: list[ScriptedStage]) -> None:
 
 
 async def test_o12_cancel_in_the_middle_of_a_chunked_prefill(tmp_path: Path) -> None:
-    """Chunks in flight are dropped, none starts, pages come back once, the next request is right."""
+    """Chunks in flight are dropped, none starts, pages come back once, the next is right."""
     stages = scripted_stages(3, Script(ids={7: [*b"fine", EOS]}, delay_s=0.1))
     async with mesh(folder(tmp_path, 3), stages) as running:
         await cancel_in_prefill(running, stages)
