@@ -231,7 +231,7 @@ def test_an_old_server_is_refused() -> None:
         thread = threading.Thread(target=_play_redis_5, args=(listener,))
         thread.start()
         store = KvStore(f"redis://127.0.0.1:{listener.getsockname()[1]}")
-        with pytest.raises(CacheFault, match="Redis 5[.]0[.]7 is older than 6[.]2"):
+        with pytest.raises(CacheFault, match=r"Redis 5[.]0[.]7 is older than 6[.]2"):
             store.server()
         store.close()
         thread.join(timeout=5)
