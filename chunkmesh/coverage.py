@@ -42,6 +42,11 @@ class Coverage:
     """Bytes of the page in one layer, >= 0."""
 
     @property
+    def num_bytes(self) -> int:
+        """Bytes of the page in those layers."""
+        return self.layers.bit_count() * self.layer_bytes
+
+    @property
     def is_sound(self) -> bool:
         """Whether the fields keep their bounds; to be asked of anything that came from outside."""
         return (

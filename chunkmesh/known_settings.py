@@ -14,7 +14,7 @@ COMMON_NAMES = frozenset({"host", "log_level", "log_format"})
 SERVICE_NAMES: Mapping[str, frozenset[str]] = {
     "scheduler": frozenset(),
     "stage_worker": frozenset(),
-    "hicache": frozenset(),
+    "hicache": frozenset({"port", "http_port", "redis_url", "max_bytes"}),
 }
 """Service -> its own fields."""
 
