@@ -21,7 +21,9 @@ def test_parse(text: str, host: str, port: int) -> None:
     assert HostPort(host=host, port=port) == HostPort.parse(text)
 
 
-@pytest.mark.parametrize("text", ["", "next", "next:", "a:b", "::1:5", "a:-1", "http://a:1", "a b:1"])
+@pytest.mark.parametrize(
+    "text", ["", "next", "next:", "a:b", "::1:5", "a:-1", "http://a:1", "a b:1"]
+)
 def test_parse_names_the_bad_text(text: str) -> None:
     """The user must see which of several addresses is wrong."""
     with pytest.raises(ConfigError) as caught:
