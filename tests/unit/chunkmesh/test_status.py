@@ -80,7 +80,7 @@ def test_details_are_readable_without_our_code() -> None:
     status = status_pb2.Status.FromString(to_status(errors.StaleEpoch("old")).details)
     info = error_details_pb2.ErrorInfo()
     assert status.details[0].Unpack(info)
-    assert ("STALE_EPOCH", "chunkmesh") == (info.reason, info.domain)
+    assert (info.reason, info.domain) == ("STALE_EPOCH", "chunkmesh")
 
 
 def test_a_message_over_the_size_limit_is_the_callers_mistake() -> None:
