@@ -54,7 +54,9 @@ def read_model_config(model_path: pathlib.Path) -> ModelConfig:
     try:
         raw = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise ConfigError(f"cannot read {path}: {error.strerror}; is this a model folder?") from error
+        raise ConfigError(
+            f"cannot read {path}: {error.strerror}; is this a model folder?"
+        ) from error
     except ValueError as error:
         raise ConfigError(f"{path} is not JSON: {error}") from error
     if not isinstance(raw, dict):

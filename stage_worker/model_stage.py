@@ -118,9 +118,7 @@ class ModelStage:
         last_rows = None
         if len(entries) < microbatch.num_tokens:
             parts = tuple(plan.parts[entry] for entry in entries)
-            last_rows = LastRowsStep(
-                parts, self._workspace.rows(len(entries)), self._owned_pool()
-            )
+            last_rows = LastRowsStep(parts, self._workspace.rows(len(entries)), self._owned_pool())
         hidden_nD = self._decoder.run(hidden_TD, step, last_rows)
         if not entries:
             return ()

@@ -86,7 +86,9 @@ class PageTables:
         """
         for page_id in new_page_ids:
             if not 0 <= page_id < self._num_pages:
-                raise InvariantViolated(f"page {page_id} of row {row}; the pool has {self._num_pages}")
+                raise InvariantViolated(
+                    f"page {page_id} of row {row}; the pool has {self._num_pages}"
+                )
         table = self._rows.get(row)
         if table is None:
             table = self._rows[row] = PageTable(self.page_tokens)

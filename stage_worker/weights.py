@@ -120,7 +120,9 @@ class _Reader:
         raw, digest = self._read((embedding_spec(config),))
         return raw["embedding"].to(self._dtype, copy=True), digest
 
-    def head(self, config: ModelConfig, shared_VD: torch.Tensor | None) -> tuple[HeadWeights, bytes]:
+    def head(
+        self, config: ModelConfig, shared_VD: torch.Tensor | None
+    ) -> tuple[HeadWeights, bytes]:
         """Lay out the head; a stage that holds the tied embedding as well keeps one copy."""
         raw, digest = self._read(head_specs(config))
         if shared_VD is None:

@@ -94,9 +94,7 @@ def test_mixed_microbatch(tiny_llama: pathlib.Path, reference: Reference) -> Non
     assert expected == [[a0, a1, a2], [b0, b1, b2], [c0, c1, c2]]
 
 
-def test_copied_prefix(
-    tiny_llama: pathlib.Path, reference: Reference, prompt: list[int]
-) -> None:
+def test_copied_prefix(tiny_llama: pathlib.Path, reference: Reference, prompt: list[int]) -> None:
     """A prefix that travels as page bytes into other pools gives the same answer."""
     source = load_pipeline(tiny_llama, (0, 2, 4))
     target = load_pipeline(tiny_llama, (0, 4))
