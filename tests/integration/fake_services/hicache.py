@@ -1,0 +1,5 @@
+"""Stands in for hicache."""
+
+from fake_service import run
+
+run("hicache")

@@ -1,0 +1,5 @@
+"""Stands in for scheduler."""
+
+from fake_service import run
+
+run("scheduler")
