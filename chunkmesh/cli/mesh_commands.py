@@ -1,4 +1,4 @@
-"""The command lines of a mesh's services, in the order in which they start. Pure.
+"""The command lines of a mesh's services, in the order in which they start.
 
 Services are run as modules of this Python; `-P` keeps the current folder from shadowing them.
 """

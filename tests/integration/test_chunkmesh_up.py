@@ -21,6 +21,7 @@ from chunkmesh.cli.mesh_options import MeshOptions
 from chunkmesh.cli.process_family import ChildFailed
 
 _FAKES = Path(__file__).parent / "fake_services"
+_ROOT = Path(__file__).parents[2]
 _TIMEOUT_S = 60
 
 
@@ -38,7 +39,7 @@ def environment(tmp_path: Path) -> dict[str, str]:
     """Return an environment where services are fakes and temporary folders are the test's."""
     scratch = tmp_path / "t"
     scratch.mkdir()
-    path = os.pathsep.join([str(_FAKES), *filter(None, [os.environ.get("PYTHONPATH")])])
+    path = os.pathsep.join([str(_FAKES), str(_ROOT), *os.environ.get("PYTHONPATH", "").split(":")])
     return {**os.environ, "PYTHONPATH": path, "TMPDIR": str(scratch), "COLUMNS": "200"}
 
 
@@ -97,7 +98,7 @@ def test_a_signal_takes_everything_down(
 
 
 def test_a_killed_parent_leaves_nothing(model_path: Path, environment: dict[str, str]) -> None:
-    """kill -9 of `chunkmesh up` ends Valkey and all services."""
+    """SIGKILL of `chunkmesh up` ends Valkey and all services."""
     with _up(model_path, environment) as process:
         endpoints = _endpoints(process)
         process.kill()

@@ -46,8 +46,10 @@ def run(module: str) -> None:
     _Ready.ready = os.environ.get("FAKE_NEVER_READY") not in names
     server = http.server.ThreadingHTTPServer(("127.0.0.1", int(_flag("--http-port"))), _Ready)
     stop = threading.Event()
-    stubborn = os.environ.get("FAKE_STUBBORN") in names
-    signal.signal(signal.SIGTERM, lambda *_: stubborn or stop.set())
+    if os.environ.get("FAKE_STUBBORN") in names:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    else:
+        signal.signal(signal.SIGTERM, lambda *_: stop.set())
     threading.Thread(target=server.serve_forever, daemon=True).start()
     while not stop.is_set():
         time.sleep(0.05)

@@ -1,5 +1,5 @@
 """Stands in for scheduler."""
 
-from fake_service import run
+from tests.integration.fake_services.fake_service import run
 
 run("scheduler")

@@ -46,7 +46,7 @@ def _flags(planned: PlannedChild) -> dict[str, str]:
 def test_workers_are_chained_by_peer_and_the_last_has_none() -> None:
     """The order of the pipeline stands in --peer."""
     first, last = map(_flags, planned_workers(_OPTIONS, _ENDPOINTS))
-    assert ("0-14", "127.0.0.1:9") == (first["--layers"], first["--peer"])
+    assert (first["--layers"], first["--peer"]) == ("0-14", "127.0.0.1:9")
     assert (first["--scheduler"], first["--redis-url"]) == ("127.0.0.1:2", "unix:///r.sock")
     assert last["--layers"] == "15-29"
     assert "--peer" not in last

@@ -84,5 +84,8 @@ def test_the_picture_is_written(tmp_path: Path) -> None:
     """Also with an empty panel: a prompt that was wholly cached has hardly any chunk."""
     path = tmp_path / "timeline.png"
     empty = Timeline.of(pb.GenerateComplete(prompt_tokens=3))
-    save([Panel(title="a", timeline=Timeline.of(_complete())), Panel(title="b", timeline=empty)], path)
+    save(
+        [Panel(title="a", timeline=Timeline.of(_complete())), Panel(title="b", timeline=empty)],
+        path,
+    )
     assert path.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
