@@ -1,0 +1,36 @@
+"""Channel options that clients and servers share: message size and keep-alive.
+
+A long prefill sends nothing for minutes, so idle streams are pinged and servers allow it.
+gRPC ignores an option whose name it does not know; tests hold the names to their effect.
+Source: https://grpc.io/docs/guides/keepalive/
+"""
+
+from __future__ import annotations
+
+MAX_MESSAGE_BYTES = 64 * 2**20
+"""Most bytes of one message, both ways, on both ends: over ten million token ids."""
+PING_INTERVAL_S = 20
+PING_TIMEOUT_S = 10
+
+_SHARED = (
+    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.keepalive_time_ms", PING_INTERVAL_S * 1000),
+    ("grpc.keepalive_timeout_ms", PING_TIMEOUT_S * 1000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.max_pings_without_data", 0),
+)
+CLIENT_OPTIONS = (
+    *_SHARED,
+    # Several servers on loopback must not share one connection by mistake of the port.
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.max_reconnect_backoff_ms", 2000),
+    ("grpc.initial_reconnect_backoff_ms", 200),
+    ("grpc.min_reconnect_backoff_ms", 200),
+)
+SERVER_OPTIONS = (
+    *_SHARED,
+    ("grpc.so_reuseport", 0),
+    ("grpc.http2.min_ping_interval_without_data_ms", PING_INTERVAL_S * 500),
+    ("grpc.http2.max_ping_strikes", 0),
+)

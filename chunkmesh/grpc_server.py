@@ -1,0 +1,74 @@
+"""The chassis of every gRPC server: options, port, health, reflection, errors, graceful stop.
+
+A service makes one, adds its servicers to .server, and runs it:
+
+    chassis = GrpcServer("chunkmesh.v1.Generation")
+    generation_pb2_grpc.add_GenerationServicer_to_server(servicer, chassis.server)
+    async with chassis.listening(Listen(host=host, port=port, flag="--port", explicit=False)):
+        chassis.set_serving(serving=True)
+        await stop.wait()
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator
+
+import grpc
+import structlog
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from chunkmesh.address import HostPort, Listen
+from chunkmesh.errors import ConfigError
+from chunkmesh.grpc_options import SERVER_OPTIONS
+from chunkmesh.health import HealthServicer
+from chunkmesh.ports import free_address
+from chunkmesh.rpc_errors import ErrorInterceptor
+
+_HEALTH = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
+
+_log = structlog.get_logger(__name__)
+
+
+class GrpcServer:
+    """Owns one grpc.aio server and the statuses that its health service tells."""
+
+    server: grpc.aio.Server
+    """Takes servicers until listening."""
+
+    def __init__(self, *service_names: str) -> None:
+        """Name the services that will be added, with their package, for reflection and health."""
+        self.server = grpc.aio.server(interceptors=[ErrorInterceptor()], options=SERVER_OPTIONS)
+        self._names = service_names
+        self._health = HealthServicer(service_names)
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self.server)
+        reflection.enable_server_reflection(
+            (*service_names, _HEALTH, reflection.SERVICE_NAME), self.server
+        )
+
+    def set_serving(self, serving: bool) -> None:
+        """Tell health checks; a server starts as NOT_SERVING."""
+        self._health.set_serving(serving)
+
+    @contextlib.asynccontextmanager
+    async def listening(self, listen: Listen, *, grace_s: float = 5.0) -> AsyncIterator[HostPort]:
+        """Serve while inside and yield the address really taken.
+
+        On leaving, health turns NOT_SERVING and running RPCs get grace_s to end.
+
+        Raises:
+            ConfigError: a chosen port is in use, or the address cannot be bound; names both.
+        """
+        address = free_address(listen)
+        try:
+            self.server.add_insecure_port(str(address))
+        except RuntimeError as error:
+            raise ConfigError(f"cannot listen on {address} ({listen.flag})") from error
+        await self.server.start()
+        _log.info("grpc listening", address=str(address), services=self._names)
+        try:
+            yield address
+        finally:
+            self._health.close()
+            await self.server.stop(grace_s)

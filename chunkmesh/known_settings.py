@@ -1,0 +1,22 @@
+"""Names of the settings of all services, so that each can tell a typo from another's setting.
+
+Services share one environment and one file but never import each other. A test holds these
+names equal to the fields of the services' settings classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+COMMON_NAMES = frozenset({"host", "log_level", "log_format"})
+"""Fields of chunkmesh.config.Settings, which every service has."""
+
+SERVICE_NAMES: Mapping[str, frozenset[str]] = {
+    "scheduler": frozenset(),
+    "stage_worker": frozenset(),
+    "hicache": frozenset({"port", "http_port", "redis_url", "max_bytes"}),
+}
+"""Service -> its own fields."""
+
+VARIABLES = frozenset({"CHUNKMESH_CONFIG"})
+"""Environment variables that are no field of a service."""

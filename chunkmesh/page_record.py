@@ -1,0 +1,172 @@
+"""The bytes of a page in Redis: one record a page, one value a layer. Pure.
+
+Whatever is read back is treated as hostile: a value is used only if its length, version, layer and
+checksum are right, and the checksum is seeded with the page's digest, so that a value of another
+page is as wrong as a damaged one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import struct
+from collections.abc import Iterator
+
+import numpy as np
+import numpy.typing as npt
+import xxhash
+
+from chunkmesh.coverage import MAX_MODEL_LAYERS
+
+RECORD_FIELD = b"m"
+LAYER_HEADER_BYTES = 16
+_VERSION = 1
+_RECORD = struct.Struct("<4sHBxIIIQ32s32s")
+_RECORD_MAGIC = b"CMPG"
+_CHECKSUM = struct.Struct("<Q")
+_LAYER = struct.Struct("<2sHIQ")
+_LAYER_MAGIC = b"CL"
+_DTYPE_CODES = {"float32": 1, "bfloat16": 2, "float16": 3}
+_DTYPES = {code: name for name, code in _DTYPE_CODES.items()}
+
+Bytes = npt.NDArray[np.uint8]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class PageFormat:
+    """What all pages of one model, KV dtype and page size have in common."""
+
+    namespace: bytes
+    """First link of the digest chains, 32 bytes."""
+    model_layers: int
+    """1..4096."""
+    dtype: str
+    """float32, bfloat16 or float16."""
+    page_tokens: int
+    """>= 1."""
+    layer_bytes: int
+    """Bytes of one page in one layer, >= 1."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class PageRecord:
+    """What is known of a page beside its layers."""
+
+    format: PageFormat
+    parent: bytes
+    """Digest of the page before it; of the namespace for the first. 32 bytes."""
+    page_index: int
+    """Index in its prompt, from 0."""
+
+
+def layer_field(layer: int) -> bytes:
+    """Return the name of a layer's field."""
+    return b"%d" % layer
+
+
+def field_layer(field: bytes) -> int | None:
+    """Return the layer that a field holds, or None if it holds none."""
+    if not (field.isdigit() and len(field) <= 4):
+        return None
+    layer = int(field)
+    return layer if layer_field(layer) == field else None
+
+
+def encode_record(digest: bytes, record: PageRecord) -> bytes:
+    """Return the value of a page's record field."""
+    form = record.format
+    body = _RECORD.pack(
+        _RECORD_MAGIC,
+        _VERSION,
+        _DTYPE_CODES[form.dtype],
+        form.model_layers,
+        record.page_index,
+        form.page_tokens,
+        form.layer_bytes,
+        form.namespace,
+        record.parent,
+    )
+    return body + _CHECKSUM.pack(_checksum(digest, body))
+
+
+def decode_record(digest: bytes, value: bytes) -> PageRecord | None:
+    """Return the record, or None if the value is not exactly what this version writes."""
+    if len(value) != _RECORD.size + _CHECKSUM.size:
+        return None
+    body = value[: _RECORD.size]
+    if _CHECKSUM.unpack(value[_RECORD.size :]) != (_checksum(digest, body),):
+        return None
+    magic, version, code, model_layers, page_index, page_tokens, layer_bytes, namespace, parent = (
+        _RECORD.unpack(body)
+    )
+    known = (magic, version) == (_RECORD_MAGIC, _VERSION) and code in _DTYPES
+    if not known or not (0 < model_layers <= MAX_MODEL_LAYERS and page_tokens and layer_bytes):
+        return None
+    form = PageFormat(
+        namespace=namespace,
+        model_layers=model_layers,
+        dtype=_DTYPES[code],
+        page_tokens=page_tokens,
+        layer_bytes=layer_bytes,
+    )
+    return PageRecord(format=form, parent=parent, page_index=page_index)
+
+
+def encode_layer(digest: bytes, layer: int, data: Bytes) -> bytes:
+    """Return the value of one layer: a copy of data (contiguous) behind its header.
+
+    Sound only if nobody writes data meanwhile; the copy then stands on its own.
+    """
+    value = bytearray(LAYER_HEADER_BYTES + data.nbytes)
+    value[LAYER_HEADER_BYTES:] = data.data
+    payload = memoryview(value)[LAYER_HEADER_BYTES:]
+    checksum = _checksum(digest, payload, layer)
+    _LAYER.pack_into(value, 0, _LAYER_MAGIC, _VERSION, layer, checksum)
+    payload.release()
+    return bytes(value)
+
+
+def decode_layer(digest: bytes, layer: int, value: bytes, into: Bytes) -> bool:
+    """Check one layer's value and copy it into a flat buffer of exactly layer_bytes.
+
+    Returns whether the value is sound; into is unchanged if it is not.
+    """
+    if len(value) != LAYER_HEADER_BYTES + into.nbytes:
+        return False
+    payload = memoryview(value)[LAYER_HEADER_BYTES:]
+    expected = (_LAYER_MAGIC, _VERSION, layer, _checksum(digest, payload, layer))
+    if _LAYER.unpack_from(value) != expected:
+        return False
+    into[:] = np.frombuffer(payload, dtype=np.uint8)
+    return True
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class EncodedPage:
+    """A page of some layers, ready to be written; owns its bytes."""
+
+    digest: bytes
+    record: bytes
+    layers: tuple[tuple[int, bytes], ...]
+    """(layer, value) in ascending order."""
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of all values."""
+        return len(self.record) + sum(len(value) for _, value in self.layers)
+
+    def commands(self, max_bytes: int) -> Iterator[list[bytes]]:
+        """Yield field and value lists of at most max_bytes (or one value) each."""
+        fields = [RECORD_FIELD, self.record]
+        num_bytes = len(self.record)
+        for layer, value in self.layers:
+            if num_bytes + len(value) > max_bytes and fields:
+                yield fields
+                fields, num_bytes = [], 0
+            fields += (layer_field(layer), value)
+            num_bytes += len(value)
+        yield fields
+
+
+def _checksum(digest: bytes, data: bytes | memoryview, layer: int = 0) -> int:
+    seed = (int.from_bytes(digest[:8], "little") + layer) % 2**64
+    return int(xxhash.xxh3_64_intdigest(data, seed=seed))

@@ -1,0 +1,100 @@
+"""A server interceptor: every error of a servicer leaves as a status with details.
+
+Errors raised on purpose are mapped by chunkmesh.status. Anything else is a bug: it becomes
+INTERNAL, and only its type and place are logged, for its text may quote a prompt.
+"""
+
+from __future__ import annotations
+
+import inspect
+import traceback
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, Never
+
+import grpc
+import structlog
+
+from chunkmesh.errors import ChunkMeshError, InvariantViolated
+from chunkmesh.status import to_status
+
+# Requests and replies of every RPC pass through here, so their types are not known.
+_Context = grpc.aio.ServicerContext[Any, Any]
+_Behavior = Callable[[Any, _Context], Any]
+_Handler = grpc.RpcMethodHandler[Any, Any]
+
+_log = structlog.get_logger(__name__)
+
+
+class ErrorInterceptor(grpc.aio.ServerInterceptor):
+    """Wraps every handler of a server, unary or streaming."""
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[_Handler | None]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> _Handler | None:
+        """Return the handler with its behaviour wrapped; None if the method is unknown."""
+        handler = await continuation(handler_call_details)
+        if handler is None:
+            return None
+        method = handler_call_details.method
+        make, behavior = _parts(handler)
+        wrap = _guard_generator if inspect.isasyncgenfunction(behavior) else _guard_coroutine
+        return make(
+            wrap(behavior, method),
+            request_deserializer=handler.request_deserializer,
+            response_serializer=handler.response_serializer,
+        )
+
+
+def _parts(handler: _Handler) -> tuple[Callable[..., _Handler], _Behavior]:
+    """Return how to make such a handler, and what it does."""
+    makes: dict[str, Callable[..., _Handler]] = {
+        "unary_unary": grpc.unary_unary_rpc_method_handler,
+        "unary_stream": grpc.unary_stream_rpc_method_handler,
+        "stream_unary": grpc.stream_unary_rpc_method_handler,
+        "stream_stream": grpc.stream_stream_rpc_method_handler,
+    }
+    request = "stream" if handler.request_streaming else "unary"
+    response = "stream" if handler.response_streaming else "unary"
+    kind = f"{request}_{response}"
+    return makes[kind], getattr(handler, kind)
+
+
+def _guard_coroutine(behavior: _Behavior, method: str) -> _Behavior:
+    async def guarded(request: Any, context: _Context) -> Any:  # noqa: ANN401 - see _Context
+        try:
+            return await behavior(request, context)
+        except grpc.aio.AbortError:
+            raise
+        except Exception as error:  # noqa: BLE001 - the chassis ends every RPC with a status
+            await _abort(context, error, method)
+
+    return guarded
+
+
+def _guard_generator(behavior: _Behavior, method: str) -> _Behavior:
+    async def guarded(request: Any, context: _Context) -> AsyncIterator[Any]:  # noqa: ANN401
+        replies = behavior(request, context)
+        try:
+            async for reply in replies:
+                yield reply
+        except grpc.aio.AbortError:
+            raise
+        except Exception as error:  # noqa: BLE001 - the chassis ends every RPC with a status
+            await _abort(context, error, method)
+        finally:
+            await replies.aclose()
+
+    return guarded
+
+
+async def _abort(context: _Context, error: Exception, method: str) -> Never:
+    expected = isinstance(error, ChunkMeshError) and not isinstance(error, InvariantViolated)
+    if not expected:
+        stack = traceback.format_list(traceback.extract_tb(error.__traceback__))
+        _log.error("rpc failed", method=method, error=type(error).__name__, stack="".join(stack))
+    if not isinstance(error, ChunkMeshError):
+        error = InvariantViolated("internal error; the service's log has its place")
+    status = to_status(error)
+    await context.abort(status.code, status.message, status.trailing_metadata)

@@ -1,0 +1,141 @@
+"""The one table between errors and gRPC statuses, for servers and for clients.
+
+A status carries google.rpc details: ErrorInfo with the reason, BadRequest with the field at
+fault, RetryInfo where trying again may help.
+Source: https://cloud.google.com/apis/design/errors#error_model
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from typing import TypeVar, cast
+
+import grpc
+from google.protobuf import any_pb2
+from google.protobuf.message import DecodeError, Message
+from google.rpc import error_details_pb2, status_pb2
+
+from chunkmesh.errors import (
+    CacheFault,
+    ChunkMeshError,
+    ConfigError,
+    InvalidRequest,
+    InvariantViolated,
+    LinkError,
+    Overloaded,
+    RequestNotFound,
+    StageUnavailable,
+    StaleEpoch,
+    Unavailable,
+)
+
+DOMAIN = "chunkmesh"
+DETAILS_KEY = "grpc-status-details-bin"
+_MAX_MESSAGE_CHARACTERS = 1000  # it travels twice in the trailers, which peers cap at 8 KiB
+
+_Detail = TypeVar("_Detail", bound=Message)
+
+_CODES: Mapping[type[ChunkMeshError], tuple[grpc.StatusCode, str]] = {
+    RequestNotFound: (grpc.StatusCode.NOT_FOUND, "REQUEST_NOT_FOUND"),
+    InvalidRequest: (grpc.StatusCode.INVALID_ARGUMENT, "INVALID_REQUEST"),
+    ConfigError: (grpc.StatusCode.FAILED_PRECONDITION, "CONFIG_ERROR"),
+    StageUnavailable: (grpc.StatusCode.UNAVAILABLE, "STAGE_UNAVAILABLE"),
+    Overloaded: (grpc.StatusCode.RESOURCE_EXHAUSTED, "OVERLOADED"),
+    Unavailable: (grpc.StatusCode.UNAVAILABLE, "UNAVAILABLE"),
+    StaleEpoch: (grpc.StatusCode.ABORTED, "STALE_EPOCH"),
+    LinkError: (grpc.StatusCode.UNAVAILABLE, "LINK_ERROR"),
+    CacheFault: (grpc.StatusCode.UNAVAILABLE, "CACHE_FAULT"),
+    InvariantViolated: (grpc.StatusCode.INTERNAL, "INVARIANT_VIOLATED"),
+}
+_ERRORS = {reason: error for error, (_, reason) in _CODES.items()}
+
+_ERRORS_WITHOUT_REASON: Mapping[grpc.StatusCode, type[ChunkMeshError]] = {
+    grpc.StatusCode.UNAVAILABLE: Unavailable,
+    grpc.StatusCode.DEADLINE_EXCEEDED: Unavailable,
+    grpc.StatusCode.CANCELLED: Unavailable,
+    grpc.StatusCode.INVALID_ARGUMENT: InvalidRequest,
+    grpc.StatusCode.NOT_FOUND: RequestNotFound,
+    # gRPC itself says this of a message over the size limit; overload always has a reason.
+    grpc.StatusCode.RESOURCE_EXHAUSTED: InvalidRequest,
+    grpc.StatusCode.ABORTED: StaleEpoch,
+    grpc.StatusCode.FAILED_PRECONDITION: ConfigError,
+}
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class RpcStatus:
+    """How a failed RPC ends, in the parts that a servicer context's abort takes."""
+
+    code: grpc.StatusCode
+    message: str
+    details: bytes
+    """A serialized google.rpc.Status."""
+
+    @property
+    def trailing_metadata(self) -> tuple[tuple[str, bytes], ...]:
+        """Metadata that carries the details."""
+        return ((DETAILS_KEY, self.details),)
+
+
+def to_status(error: ChunkMeshError) -> RpcStatus:
+    """Return the status that tells a client of this error."""
+    code, reason = next(
+        (_CODES[kind] for kind in type(error).__mro__ if kind in _CODES),
+        (grpc.StatusCode.UNKNOWN, "UNKNOWN"),
+    )
+    message = str(error)[:_MAX_MESSAGE_CHARACTERS]
+    status = status_pb2.Status(code=code.value[0], message=message)
+    status.details.add().Pack(error_details_pb2.ErrorInfo(reason=reason, domain=DOMAIN))
+    if isinstance(error, InvalidRequest) and error.field:
+        violation = error_details_pb2.BadRequest.FieldViolation(
+            field=error.field, description=message
+        )
+        status.details.add().Pack(error_details_pb2.BadRequest(field_violations=[violation]))
+    if isinstance(error, Unavailable) and error.retry_after_s is not None:
+        retry = error_details_pb2.RetryInfo()
+        retry.retry_delay.FromNanoseconds(round(error.retry_after_s * 1e9))
+        status.details.add().Pack(retry)
+    return RpcStatus(code=code, message=message, details=status.SerializeToString())
+
+
+def from_rpc_error(error: grpc.RpcError) -> ChunkMeshError:
+    """Return the error that the server meant; without details, the nearest by status code."""
+    code = error.code() or grpc.StatusCode.UNKNOWN
+    message = error.details() or code.name
+    details = tuple(_details(error))
+    info = _find(error_details_pb2.ErrorInfo(), details)
+    known = _ERRORS.get(info.reason) if info.domain == DOMAIN else None
+    kind = known or _ERRORS_WITHOUT_REASON.get(code, ChunkMeshError)
+    if code is grpc.StatusCode.DEADLINE_EXCEEDED:
+        message = f"no answer in time: {message}"
+    if issubclass(kind, InvalidRequest):
+        violations = _find(error_details_pb2.BadRequest(), details).field_violations
+        return kind(message, field=violations[0].field if violations else "")
+    if issubclass(kind, Unavailable):
+        retry = _find(error_details_pb2.RetryInfo(), details)
+        after_s = retry.retry_delay.ToNanoseconds() / 1e9 if retry.HasField("retry_delay") else None
+        return kind(message, retry_after_s=after_s)
+    return kind(message)
+
+
+def _details(error: grpc.RpcError) -> Iterable[any_pb2.Any]:
+    metadata = cast("Iterable[tuple[str, str | bytes]]", error.trailing_metadata() or ())
+    for key, value in metadata:
+        if key == DETAILS_KEY and isinstance(value, bytes):
+            try:
+                yield from status_pb2.Status.FromString(value).details
+            except DecodeError:
+                return
+
+
+def _find(into: _Detail, details: Iterable[any_pb2.Any]) -> _Detail:
+    """Fill into from the first detail of its type; it stays empty without one."""
+    for detail in details:
+        if detail.TypeName() == into.DESCRIPTOR.full_name:
+            try:
+                detail.Unpack(into)
+            except DecodeError:
+                into.Clear()
+            return into
+    return into

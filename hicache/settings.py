@@ -1,0 +1,25 @@
+"""Settings of hicache-server."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar
+
+from pydantic import Field
+
+from chunkmesh.settings import Port, Settings
+
+
+class HiCacheSettings(Settings):
+    """Keeps the shared index of pages that workers store in Redis."""
+
+    service: ClassVar[str] = "hicache"
+    command: ClassVar[str] = "hicache-server"
+
+    port: Port = 50071
+    """Port of the gRPC service HiCache."""
+    http_port: Port = 8071
+    """Port of the HTTP side door: /live, /ready, /metrics, /server_info."""
+    redis_url: str = "redis://127.0.0.1:6379"
+    """Redis or Valkey that holds the pages: redis://, rediss:// or unix://."""
+    max_bytes: Annotated[int, Field(ge=0)] = 0
+    """Bytes of pages to keep in Redis, the least recently used go first; 0 means no limit."""

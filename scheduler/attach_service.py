@@ -1,0 +1,57 @@
+"""The internal port: one Attach stream a worker."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import grpc
+
+from chunkmesh.errors import InvalidRequest, StageUnavailable
+from chunkmesh.v1 import stage_pb2 as pb
+from chunkmesh.v1 import stage_pb2_grpc
+from scheduler import codec
+from scheduler.control_loop import ControlLoop
+from scheduler.registry import Refused
+from scheduler.worker_stream import WorkerStream
+
+_HELLO_S = 10.0
+_Context = grpc.aio.ServicerContext[pb.AttachRequest, pb.AttachResponse]
+
+
+class AttachService(stage_pb2_grpc.StageControlServicer):
+    """Carries messages between workers and the control loop."""
+
+    def __init__(self, control_loop: ControlLoop) -> None:
+        """Serve one control loop."""
+        self._loop = control_loop
+
+    async def Attach(
+        self, request_iterator: AsyncIterator[pb.AttachRequest], _context: _Context
+    ) -> AsyncIterator[pb.AttachResponse]:
+        """Take a worker in, then write its orders until either side ends."""
+        messages = aiter(request_iterator)
+        async with asyncio.timeout(_HELLO_S):
+            first = await anext(messages)
+        if first.WhichOneof("event") != "hello":
+            raise InvalidRequest("the first message must be hello")
+        try:
+            stream = self._loop.workers.attach(codec.hello_from(first.hello))
+        except Refused as refused:
+            raise InvalidRequest(f"this worker is refused: {refused}") from refused
+        reader = asyncio.create_task(self._read(stream, messages))
+        try:
+            while (order := await stream.next_order()) is not None:
+                yield order
+            raise StageUnavailable(f"this worker was given up: {stream.lost_reason}")
+        finally:
+            reader.cancel()
+            self._loop.workers.lose_stream(stream, "its stream ended")
+
+    async def _read(self, stream: WorkerStream, messages: AsyncIterator[pb.AttachRequest]) -> None:
+        """Hear a worker until its stream ends."""
+        try:
+            async for message in messages:
+                self._loop.hear(stream, message)
+        finally:
+            self._loop.workers.lose_stream(stream, "its stream ended")

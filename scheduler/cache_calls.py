@@ -1,0 +1,74 @@
+"""The engine's wishes to HiCache, as tasks; a fault is a miss and never reaches a request."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from chunkmesh.layers import LayerRange
+from scheduler import actions, events
+from scheduler.hicache_client import HiCacheClient
+
+
+class CacheCalls:
+    """Owns the calls to HiCache that are under way."""
+
+    def __init__(
+        self, hicache: HiCacheClient | None, on_event: Callable[[events.Event], None]
+    ) -> None:
+        """Without a client every match is empty."""
+        self._hicache = hicache
+        self._on_event = on_event
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def match(self, action: actions.MatchPrefix) -> None:
+        """Ask for a prefix; the answer comes as Matched, never within this call."""
+        self._spawn(self._match(action))
+
+    def release_lease(self, action: actions.ReleaseLease) -> None:
+        """Give a lease back."""
+        if self._hicache is not None:
+            self._spawn(self._hicache.release_lease(action.lease_id))
+
+    def invalidate(self, digests: tuple[bytes, ...]) -> None:
+        """Report pages that were found missing or damaged."""
+        if self._hicache is not None:
+            self._spawn(self._hicache.invalidate(digests))
+
+    def commit(
+        self,
+        action: actions.CommitPages,
+        *,
+        layers: LayerRange,
+        model_layers: int,
+        page_bytes: int,
+    ) -> None:
+        """Report pages that a stage has written; page_bytes is a page's size in those layers."""
+        if self._hicache is not None:
+            self._spawn(
+                self._hicache.commit(
+                    action, layers=layers, model_layers=model_layers, page_bytes=page_bytes
+                )
+            )
+
+    async def close(self) -> None:
+        """Stop the calls under way."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _match(self, action: actions.MatchPrefix) -> None:
+        """Ask and answer."""
+        num_pages, lease_id = 0, None
+        if self._hicache is not None:
+            num_pages, lease_id = await self._hicache.match(action.digests)
+        self._on_event(
+            events.Matched(request_id=action.request_id, num_pages=num_pages, lease_id=lease_id)
+        )
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run a call and keep its task until it ends."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)

@@ -1,0 +1,178 @@
+"""Between the engine's and registry's plain values and the protos of the Attach stream."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from chunkmesh.errors import InvalidRequest
+from chunkmesh.layers import LayerRange
+from chunkmesh.v1 import common_pb2
+from chunkmesh.v1 import stage_pb2 as pb
+from scheduler import events
+from scheduler.actions import (
+    SendCancelLoad,
+    SendCommitLoad,
+    SendLoad,
+    SendMicrobatch,
+    SendRelease,
+    SendStore,
+)
+from scheduler.registry import SendConnect, SendJoin, WorkerHello
+from scheduler.timeline import AckTimes
+
+
+def hello_from(message: pb.Hello) -> WorkerHello:
+    """Read a worker's first message.
+
+    Raises:
+        InvalidRequest: a field is missing or out of range.
+    """
+    first, last = message.layers.first, message.layers.last
+    if not first < last <= message.model_layers:
+        raise InvalidRequest(
+            f"layers [{first}, {last}) are not a range of a model of {message.model_layers} layers"
+        )
+    if message.dtype not in common_pb2.Dtype.values() or not message.dtype:
+        raise InvalidRequest(f"dtype {message.dtype} is unknown")
+    if not 0 < len(message.incarnation) <= 64:
+        raise InvalidRequest("incarnation must have 1 to 64 characters")
+    if len(message.layer_digests) != last - first:
+        raise InvalidRequest(
+            f"{len(message.layer_digests)} layer digests for {last - first} layers"
+        )
+    return WorkerHello(
+        worker_id=message.incarnation,
+        protocol_version=message.protocol_version,
+        layers=LayerRange(first=first, last=last),
+        model_layers=message.model_layers,
+        layer_digests=tuple(message.layer_digests),
+        embedding_digest=message.embedding_digest,
+        head_digest=message.head_digest,
+        config_digest=message.config_digest,
+        dtype=common_pb2.Dtype.Name(message.dtype).removeprefix("DTYPE_").lower(),
+        hidden_size=message.hidden_size,
+        kv_bytes_per_token=message.kv_bytes_per_token,
+        kv_capacity_tokens=message.kv_capacity_tokens,
+        data_address=message.data_address,
+        transport=message.transport,
+        device=message.device,
+    )
+
+
+def join_order(
+    join: SendJoin, *, page_tokens: int, max_microbatch_tokens: int, namespace: bytes
+) -> pb.AttachResponse:
+    """Write a Join."""
+    return pb.AttachResponse(
+        join=pb.Join(
+            epoch=join.epoch,
+            stage_index=join.stage_index,
+            num_stages=join.num_stages,
+            next_address=join.next_address,
+            inbound_token=join.inbound_token,
+            outbound_token=join.outbound_token,
+            page_tokens=page_tokens,
+            num_pages=join.num_pages,
+            max_microbatch_tokens=max_microbatch_tokens,
+            namespace=namespace,
+        )
+    )
+
+
+def connect_order(connect: SendConnect) -> pb.AttachResponse:
+    """Write a Connect."""
+    return pb.AttachResponse(connect=pb.Connect(epoch=connect.epoch))
+
+
+def microbatch_orders(action: SendMicrobatch, num_stages: int) -> list[pb.AttachResponse]:
+    """Write a microbatch for each stage: ids only for the first, sampling only for the last."""
+    entries = [
+        pb.Entry(
+            row=entry.row,
+            start=entry.start,
+            num_tokens=entry.num_tokens,
+            new_page_ids=entry.new_page_ids,
+        )
+        for entry in action.entries
+    ]
+    middle = pb.AttachResponse(
+        microbatch=pb.Microbatch(epoch=action.epoch, seq_no=action.seq_no, entries=entries)
+    )
+    orders = [middle] * num_stages
+    for index in {0, num_stages - 1}:
+        orders[index] = pb.AttachResponse()
+        orders[index].CopyFrom(middle)
+    first, last = orders[0].microbatch, orders[-1].microbatch
+    first.token_ids_le = np.ascontiguousarray(action.token_ids, dtype="<u4").tobytes()
+    last.sampling.extend(
+        pb.SamplingRow(
+            entry=sample.entry,
+            seed=sample.sampling.seed,
+            position=sample.position,
+            temperature=sample.sampling.temperature,
+            top_p=sample.sampling.top_p,
+            top_k=sample.sampling.top_k,
+            min_p=sample.sampling.min_p,
+            forbidden_ids=sample.forbidden_ids,
+        )
+        for sample in action.samples
+    )
+    return orders
+
+
+def cache_order(
+    action: SendLoad | SendCommitLoad | SendCancelLoad | SendStore | SendRelease,
+) -> pb.AttachResponse:
+    """Write an order that is the same for every stage."""
+    match action:
+        case SendLoad():
+            load = pb.Load(load_id=action.load_id, digests=action.digests)
+            return pb.AttachResponse(load=load)
+        case SendCommitLoad():
+            commit = pb.CommitLoad(load_id=action.load_id, page_ids=action.page_ids)
+            return pb.AttachResponse(commit_load=commit)
+        case SendCancelLoad():
+            return pb.AttachResponse(cancel_load=pb.CancelLoad(load_id=action.load_id))
+        case SendStore():
+            pages = [
+                pb.StorePage(
+                    digest=page.digest,
+                    parent=page.parent,
+                    page_index=page.page_index,
+                    page_id=page.page_id,
+                )
+                for page in action.pages
+            ]
+            return pb.AttachResponse(store=pb.Store(store_id=action.store_id, pages=pages))
+        case SendRelease():
+            return pb.AttachResponse(release=pb.Release(row=action.row))
+
+
+def acked_from(ack: pb.Ack, stage: int) -> events.Acked:
+    """Read an Ack of a stage."""
+    return events.Acked(
+        epoch=ack.epoch, stage=stage, seq_no=ack.seq_no, sampled_ids=tuple(ack.sampled_ids)
+    )
+
+
+def times_from(ack: pb.Ack) -> AckTimes:
+    """Read when a stage worked on a microbatch."""
+    return AckTimes(
+        started_us=ack.started_us,
+        acked_us=ack.acked_us,
+        wait_us=ack.wait_us,
+        compute_us=ack.compute_us,
+        send_us=ack.send_us,
+    )
+
+
+def loaded_from(done: pb.LoadDone, epoch: int, stage: int) -> events.Loaded:
+    """Read what a stage has read from Redis."""
+    return events.Loaded(epoch=epoch, stage=stage, load_id=done.load_id, num_pages=done.num_pages)
+
+
+def stored_from(done: pb.StoreDone, epoch: int, stage: int) -> events.Stored:
+    """Read what a stage has written to Redis."""
+    return events.Stored(
+        epoch=epoch, stage=stage, store_id=done.store_id, stored=tuple(done.stored)
+    )

@@ -1,0 +1,193 @@
+"""The shell around the pure engine: hears workers and calls, does what the engine says.
+
+Everything here runs on one asyncio loop and never awaits a peer: orders go into bounded queues,
+calls to the cache into tasks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import assert_never
+
+from chunkmesh.errors import StageUnavailable
+from chunkmesh.v1 import stage_pb2 as pb
+from scheduler import actions, codec, events
+from scheduler.cache_calls import CacheCalls
+from scheduler.engine import Engine
+from scheduler.engine_config import EngineConfig
+from scheduler.hicache_client import HiCacheClient
+from scheduler.request_stream import RequestStream
+from scheduler.worker_stream import WorkerStream
+from scheduler.workers import REFORM_S, Workers, new_registry
+
+_TICK_S = 0.1
+
+
+class ControlLoop:
+    """Owns the engine and the requests; the workers and the cache calls are its hands."""
+
+    def __init__(
+        self,
+        *,
+        engine_config: EngineConfig,
+        model_layers: int,
+        rope: str,
+        hicache: HiCacheClient | None,
+        worker_timeout_s: float,
+        on_ready: Callable[[bool], None],
+    ) -> None:
+        """Start without workers and requests.
+
+        rope is canonical text of the rope settings; on_ready hears when a route stands or breaks.
+        """
+        self.config = engine_config
+        self.engine = Engine(engine_config)
+        self.workers = Workers(
+            registry=new_registry(model_layers=model_layers, page_tokens=engine_config.page_tokens),
+            on_event=self._handle,
+            max_microbatch_tokens=engine_config.max_microbatch_tokens,
+            rope=rope,
+        )
+        self._cache = CacheCalls(hicache, self._handle)
+        self._worker_timeout_s = worker_timeout_s
+        self._on_ready = on_ready
+        self._requests: dict[str, RequestStream] = {}
+        self._ended = asyncio.Event()
+        """Set whenever a request ends."""
+
+    async def run(self) -> None:
+        """Look at the clock until cancelled."""
+        try:
+            while True:
+                await asyncio.sleep(_TICK_S)
+                self.workers.look_at_clock(self._worker_timeout_s)
+                self._handle(events.Tick())
+        finally:
+            await self._cache.close()
+
+    @property
+    def num_requests(self) -> int:
+        """Requests that wait or run."""
+        return len(self._requests)
+
+    async def until_idle(self) -> None:
+        """Wait until no request waits or runs."""
+        while self._requests:
+            self._ended.clear()
+            await self._ended.wait()
+
+    def unready_reason(self) -> str:
+        """Why requests cannot run now, in words; empty if they can."""
+        return self.workers.registry.reason()
+
+    def submit(
+        self, spec: events.RequestSpec, stream: RequestStream, *, with_timeline: bool
+    ) -> None:
+        """Begin a request; its timeline is kept until it is taken.
+
+        Raises:
+            StageUnavailable: no route stands; the text names what is missing.
+        """
+        reason = self.unready_reason()
+        if reason:
+            raise StageUnavailable(reason, retry_after_s=REFORM_S)
+        self._requests[spec.request_id] = stream
+        if with_timeline:
+            self.workers.timeline.follow(spec.request_id, arrived_s=stream.arrived_s)
+        self._handle(events.Arrived(spec=spec))
+
+    def is_running(self, request_id: str) -> bool:
+        """Whether a request of this id waits or runs."""
+        return request_id in self._requests
+
+    def abort(self, request_id: str) -> bool:
+        """End a request; its stream hears the end. False if there is none of this id."""
+        if request_id not in self._requests:
+            return False
+        self._handle(events.Cancelled(request_id=request_id, cause="abort"))
+        return True
+
+    def forget(self, request_id: str) -> None:
+        """End a request whose client is gone; nothing if it has ended."""
+        self.workers.timeline.take(request_id)
+        if request_id in self._requests:
+            self._drop(request_id)
+            self._handle(events.Cancelled(request_id=request_id, cause="gone"))
+
+    def hear(self, stream: WorkerStream, message: pb.AttachRequest) -> None:
+        """Take one message of an attached worker."""
+        if message.WhichOneof("event") == "load_done" and message.load_done.bad_digests:
+            self._cache.invalidate(tuple(message.load_done.bad_digests))
+        self.workers.hear(stream, message)
+
+    def _handle(self, event: events.Event) -> None:
+        """Let the engine decide, and do what it says in order."""
+        now_s = time.monotonic()
+        for action in self.engine.handle(event, now_s):
+            self._perform(action, now_s)
+        if isinstance(event, (events.RouteFormed, events.RouteLost)):
+            self._on_ready(isinstance(event, events.RouteFormed))
+
+    def _perform(self, action: actions.Action, now_s: float) -> None:
+        """Do one action; none of them waits."""
+        match action:
+            case actions.SendMicrobatch():
+                self.workers.timeline.sent(action)
+                num_stages = len(self.workers.route)
+                self.workers.send(codec.microbatch_orders(action, num_stages))
+            case (
+                actions.SendLoad()
+                | actions.SendCommitLoad()
+                | actions.SendCancelLoad()
+                | actions.SendStore()
+                | actions.SendRelease()
+            ):
+                self.workers.broadcast(codec.cache_order(action))
+            case actions.MatchPrefix():
+                self._cache.match(action)
+            case actions.ReleaseLease():
+                self._cache.release_lease(action)
+            case actions.CommitPages():
+                self._commit(action)
+            case actions.Progress() | actions.Output() | actions.Finished() | actions.Failed():
+                self._tell(action, now_s)
+            case _:
+                assert_never(action)
+
+    def _commit(self, action: actions.CommitPages) -> None:
+        """Report stored pages with the layers of the stage that wrote them."""
+        worker = self.workers.route[action.stage]
+        self._cache.commit(
+            action,
+            layers=worker.layers,
+            model_layers=worker.model_layers,
+            page_bytes=worker.kv_bytes_per_token * self.workers.registry.page_tokens,
+        )
+
+    def _tell(
+        self,
+        action: actions.Progress | actions.Output | actions.Finished | actions.Failed,
+        now_s: float,
+    ) -> None:
+        """Hand news to the request's Generate call, if it is still there."""
+        stream = self._requests.get(action.request_id)
+        if stream is None:
+            return
+        match action:
+            case actions.Progress():
+                stream.progress(action)
+            case actions.Output():
+                stream.output(action, now_s)
+            case actions.Finished():
+                stream.finish(action)
+                self._drop(action.request_id)
+            case actions.Failed():
+                stream.fail(action.error)
+                self._drop(action.request_id)
+
+    def _drop(self, request_id: str) -> None:
+        """Forget a request that has ended."""
+        self._requests.pop(request_id, None)
+        self._ended.set()

@@ -1,0 +1,66 @@
+"""The engine's limits. Plain values; the shell fills them from its settings."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from chunkmesh.errors import ConfigError
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class EngineConfig:
+    """What the engine may do at most."""
+
+    page_tokens: int
+    """Token positions a page holds, >= 1."""
+    chunked_prefill_tokens: int
+    """Most prefill tokens in one microbatch, >= 1; decode rows come on top."""
+    max_running_requests: int
+    """Most requests that have a row, >= 1."""
+    max_queued_requests: int
+    """Most requests that wait for a row, >= 1; more are refused."""
+    load_timeout_s: float
+    """How long stages may read a hit, > 0; then the request is computed without it."""
+    max_outstanding_stores: int
+    """Most stores that some stage has not ended, >= 0; 0 stores nothing."""
+    pp_async_batch_depth: int = 0
+    """Added to the in-flight window of num_stages + 1; if negative it shrinks, at most to 1."""
+    decode_groups: int | None = None
+    """Groups that decoding requests are spread over, >= 1; None means as many as stages."""
+
+    def __post_init__(self) -> None:
+        """Check the ranges.
+
+        Raises:
+            ConfigError: a value is out of range; named with its limit.
+        """
+        for name, least in (
+            ("page_tokens", 1),
+            ("chunked_prefill_tokens", 1),
+            ("max_running_requests", 1),
+            ("max_queued_requests", 1),
+            ("max_outstanding_stores", 0),
+        ):
+            if (value := getattr(self, name)) < least:
+                raise ConfigError(f"{name} is {value}, must be at least {least}")
+        if not self.load_timeout_s > 0:
+            raise ConfigError(f"load_timeout_s is {self.load_timeout_s}, must be above 0")
+        if self.decode_groups is not None and self.decode_groups < 1:
+            raise ConfigError(f"decode_groups is {self.decode_groups}, must be at least 1")
+
+    @property
+    def max_microbatch_tokens(self) -> int:
+        """Most tokens in one microbatch: what the stages' buffers must hold."""
+        return self.chunked_prefill_tokens + self.max_running_requests
+
+    def window(self, num_stages: int) -> int:
+        """Return the most microbatches sent and not acknowledged by the last stage, >= 1."""
+        return max(1, num_stages + 1 + self.pp_async_batch_depth)
+
+    def num_decode_groups(self, num_stages: int) -> int:
+        """Return how many groups decoding requests are spread over, >= 1."""
+        return self.decode_groups or num_stages
+
+    def pages_for(self, num_tokens: int) -> int:
+        """Return the pages that num_tokens positions take."""
+        return -(-num_tokens // self.page_tokens)

@@ -1,0 +1,129 @@
+"""The users' port: hands requests to the control loop and streams what comes of them."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+import grpc
+import structlog
+
+from chunkmesh.errors import ConfigError, InvalidRequest, StageUnavailable, Unavailable
+from chunkmesh.v1 import generation_pb2 as pb
+from chunkmesh.v1 import generation_pb2_grpc
+from scheduler import replies, server_info
+from scheduler.control_loop import ControlLoop
+from scheduler.events import RequestSpec
+from scheduler.hicache_client import HiCacheClient
+from scheduler.intake import Intake
+from scheduler.request_stream import RequestStream
+from scheduler.server_info import ServedModel
+
+_Context = grpc.aio.ServicerContext[Any, Any]
+_log = structlog.get_logger(__name__)
+
+
+class GenerationService(generation_pb2_grpc.GenerationServicer):
+    """Serves the users of one mesh."""
+
+    def __init__(
+        self,
+        *,
+        control_loop: ControlLoop,
+        intake: Intake,
+        model: ServedModel,
+        hicache: HiCacheClient | None,
+    ) -> None:
+        """Serve one control loop."""
+        self.draining = False
+        """Whether new requests are refused because the scheduler shuts down."""
+        self._loop = control_loop
+        self._intake = intake
+        self._model = model
+        self._hicache = hicache
+
+    async def Generate(
+        self, request: pb.GenerateRequest, _context: _Context
+    ) -> AsyncIterator[pb.GenerateResponse]:
+        """Run one request; the call's end, however it comes, is the request's end."""
+        arrived_s = time.monotonic()
+        request_id = request.request_id or secrets.token_hex(8)
+        spec = await self._read(request, request_id)
+        stream = RequestStream(prompt_tokens=len(spec.prompt_ids), arrived_s=arrived_s)
+        self._check_new(request_id)
+        self._loop.submit(spec, stream, with_timeline=request.return_timeline)
+        try:
+            timeline = self._loop.workers.timeline
+            async for response in replies.responses(
+                request, request_id, stream, lambda: timeline.take(request_id)
+            ):
+                yield response
+        finally:
+            self._loop.forget(request_id)
+            _log.info("request ended", request_id=request_id, **stream.summary())
+
+    async def Abort(self, request: pb.AbortRequest, _context: _Context) -> pb.AbortResponse:
+        """End a request; its Generate call sends the end."""
+        return pb.AbortResponse(found=self._loop.abort(request.request_id))
+
+    async def GetModelInfo(
+        self, _request: pb.GetModelInfoRequest, _context: _Context
+    ) -> pb.GetModelInfoResponse:
+        """Describe the model."""
+        return server_info.model_info(self._model, self._loop.workers.registry)
+
+    async def GetServerInfo(
+        self, _request: pb.GetServerInfoRequest, _context: _Context
+    ) -> pb.GetServerInfoResponse:
+        """Describe the mesh."""
+        fault = self._hicache.fault if self._hicache else "no --hicache-url is set"
+        return server_info.server_info(self._loop, cache_fault=fault)
+
+    async def Tokenize(
+        self, request: pb.TokenizeRequest, _context: _Context
+    ) -> pb.TokenizeResponse:
+        """Turn a prompt into ids, and name the pages that it fills."""
+        ids = await self._intake.prompt_ids(request)
+        registry = self._loop.workers.registry
+        response = pb.TokenizeResponse(page_tokens=registry.page_tokens)
+        response.input_ids.extend(ids.tolist())
+        namespace = self._loop.workers.namespace_digest(request.cache_salt)
+        if namespace is not None:
+            digests = await self._intake.digests(ids, namespace, registry.page_tokens)
+            response.page_digests.extend(digests)
+        return response
+
+    async def FlushCache(
+        self, _request: pb.FlushCacheRequest, _context: _Context
+    ) -> pb.FlushCacheResponse:
+        """Forget every cached prefix."""
+        if self._hicache is None:
+            raise ConfigError("this scheduler has no prefix cache: start it with --hicache-url")
+        num_pages = await self._hicache.clear()
+        if num_pages is None:
+            raise Unavailable(f"the prefix cache does not answer: {self._hicache.fault}")
+        return pb.FlushCacheResponse(num_pages=num_pages)
+
+    async def _read(self, request: pb.GenerateRequest, request_id: str) -> RequestSpec:
+        """Check a request; without a route none is looked at."""
+        self._check_new(request_id)
+        namespace = self._loop.workers.namespace_digest(request.cache_salt)
+        if namespace is None:
+            raise StageUnavailable(self._loop.unready_reason(), retry_after_s=1.0)
+        return await self._intake.read(
+            request,
+            request_id,
+            namespace=namespace,
+            page_tokens=self._loop.workers.registry.page_tokens,
+        )
+
+    def _check_new(self, request_id: str) -> None:
+        """Refuse a request that cannot begin now."""
+        if self.draining:
+            raise Unavailable("the scheduler is shutting down", retry_after_s=1.0)
+        if self._loop.is_running(request_id):
+            raise InvalidRequest(
+                f"request_id {request_id!r} is that of a running request", field="request_id"
+            )

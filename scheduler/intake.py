@@ -1,0 +1,136 @@
+"""From a request's proto to the engine's RequestSpec: tokenize, check, digest the pages once.
+
+Long prompts are worked on in a thread, so that the loop keeps turning.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Callable
+from typing import TypeVar
+
+from chunkmesh.errors import InvalidRequest
+from chunkmesh.pages import TokenIds, extend_chain
+from chunkmesh.v1 import generation_pb2 as pb
+from scheduler import validation
+from scheduler.chat_template import ChatMessage
+from scheduler.events import RequestSpec
+from scheduler.tokenizer import Tokenizer
+from scheduler.validation import Door, GivenParams
+
+_SHORT_BYTES = 4096
+"""Prompts up to this size are worked on at once; a hop to a thread would cost more."""
+_OPTIONAL = (
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "max_new_tokens",
+    "min_new_tokens",
+    "seed",
+    "skip_special_tokens",
+)
+_Result = TypeVar("_Result")
+
+
+class Intake:
+    """Reads requests for one model."""
+
+    def __init__(self, tokenizer: Tokenizer, door: Door) -> None:
+        """Measure requests against door."""
+        self._tokenizer = tokenizer
+        self._door = door
+
+    async def read(
+        self, request: pb.GenerateRequest, request_id: str, *, namespace: bytes, page_tokens: int
+    ) -> RequestSpec:
+        """Make a checked request.
+
+        Raises:
+            InvalidRequest: something in it is impossible; names field, value and limit.
+        """
+        validation.check_request_id(request_id)
+        prompt_ids = await self.prompt_ids(request)
+        params = validation.check_params(
+            _given(request.sampling_params),
+            self._door,
+            prompt_tokens=len(prompt_ids),
+            drawn_seed=secrets.randbits(64),
+        )
+        return RequestSpec(
+            request_id=request_id,
+            prompt_ids=prompt_ids,
+            namespace=namespace,
+            digests=await self.digests(prompt_ids, namespace, page_tokens),
+            max_new_tokens=params.max_new_tokens,
+            min_new_tokens=params.min_new_tokens,
+            end_ids=params.end_ids,
+            sampling=params.sampling,
+            text=self._tokenizer.output_text(
+                stop=params.stop, skip_special_tokens=params.skip_special_tokens
+            ),
+        )
+
+    async def prompt_ids(self, request: pb.GenerateRequest | pb.TokenizeRequest) -> TokenIds:
+        """Return the checked ids of a request's prompt.
+
+        Raises:
+            InvalidRequest: there is no prompt, or it does not fit the model.
+        """
+        field = request.WhichOneof("input")
+        size_bytes = request.ByteSize()
+
+        def convert() -> TokenIds:
+            ids = self._convert(request, field)
+            validation.check_prompt(ids, self._door, field=str(field))
+            return ids
+
+        return await _run(convert, size_bytes)
+
+    async def digests(
+        self, prompt_ids: TokenIds, namespace: bytes, page_tokens: int
+    ) -> tuple[bytes, ...]:
+        """Return the digest of each full page."""
+        return await _run(
+            lambda: extend_chain(namespace, prompt_ids, page_tokens), prompt_ids.nbytes
+        )
+
+    def _convert(
+        self, request: pb.GenerateRequest | pb.TokenizeRequest, field: str | None
+    ) -> TokenIds:
+        """Turn whatever the prompt is into ids."""
+        match field:
+            case "text":
+                validation.check_text(request.text)
+                return self._tokenizer.encode(request.text)
+            case "chat":
+                messages = [
+                    ChatMessage(role=each.role, content=each.content)
+                    for each in request.chat.messages
+                ]
+                return self._tokenizer.encode_chat(messages)
+            case "input_ids":
+                return validation.parse_ids(request.input_ids.ids)
+            case "input_ids_le" if isinstance(request, pb.GenerateRequest):
+                return validation.parse_ids_le(request.input_ids_le)
+            case _:
+                raise InvalidRequest(
+                    "no prompt: give one of text, chat, input_ids, input_ids_le", field="input"
+                )
+
+
+async def _run(work: Callable[[], _Result], size_bytes: int) -> _Result:
+    """Do work here if it is short, else in a thread."""
+    return work() if size_bytes <= _SHORT_BYTES else await asyncio.to_thread(work)
+
+
+def _given(params: pb.SamplingParams) -> GivenParams:
+    """Read what the client set."""
+    given = {name: getattr(params, name) for name in _OPTIONAL if params.HasField(name)}  # type: ignore[arg-type]
+    return GivenParams(
+        **given,
+        stop=tuple(params.stop),
+        stop_token_ids=tuple(params.stop_token_ids),
+        ignore_eos=params.ignore_eos,
+    )

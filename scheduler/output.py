@@ -1,0 +1,73 @@
+"""What a result means for its request: progress, text, and perhaps the end. Pure.
+
+An end id is reported among the output ids but its text is not shown, and it ends the output at
+once; what the text sink held back comes with it. A stop string ends the output at once too, also
+before min_new_tokens, which only keeps end ids from being chosen.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Literal
+
+from chunkmesh.errors import InvariantViolated
+from scheduler.actions import Finished, Progress
+from scheduler.request import Request
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Ending:
+    """Why a request ended; at most one of the two matches is set."""
+
+    reason: Literal["stop", "length", "abort"]
+    matched_stop: str | None = None
+    matched_token_id: int | None = None
+
+
+def push_token(request: Request, token_id: int) -> tuple[str, Ending | None]:
+    """Give a request its next output token; return the text to send, and the end if that was it.
+
+    Raises:
+        InvariantViolated: the output is full already.
+    """
+    spec = request.spec
+    if len(request.output_ids) >= spec.max_new_tokens:
+        raise InvariantViolated(f"{request.request_id}: more than {spec.max_new_tokens} tokens")
+    request.output_ids.append(token_id)
+    if token_id in spec.end_ids:
+        return spec.text.flush(), Ending(reason="stop", matched_token_id=token_id)
+    text = spec.text.push(token_id)
+    if spec.text.matched_stop is not None:
+        return text, Ending(reason="stop", matched_stop=spec.text.matched_stop)
+    if len(request.output_ids) == spec.max_new_tokens:
+        return text + spec.text.flush(), Ending(reason="length")
+    return text, None
+
+
+def chunk_done(request: Request, now_s: float) -> Progress:
+    """Count one more chunk as done on every stage, and tell."""
+    chunks = request.chunks
+    if chunks is None:
+        raise InvariantViolated(f"{request.request_id}: a chunk without a plan")
+    chunks.num_done += 1
+    return Progress(
+        request_id=request.request_id,
+        total=request.prompt_tokens,
+        cached=chunks.start,
+        processed=chunks.done_tokens,
+        chunk_index=chunks.num_done,
+        chunks_planned=len(chunks.ends),
+        eta_s=request.eta_s(now_s),
+    )
+
+
+def finished(request: Request, ending: Ending) -> Finished:
+    """Sum up a request that ended as it should."""
+    return Finished(
+        request_id=request.request_id,
+        reason=ending.reason,
+        matched_stop=ending.matched_stop,
+        matched_token_id=ending.matched_token_id,
+        cached_tokens=request.hit_tokens,
+        chunk_tokens=request.chunks.sent_chunk_tokens() if request.chunks else (),
+    )

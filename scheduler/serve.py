@@ -1,0 +1,160 @@
+"""Puts a scheduler together and runs it: control loop, two gRPC ports and the side door."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+from collections.abc import AsyncIterator
+
+import structlog
+from pydantic import JsonValue
+
+from chunkmesh import __version__, grpc_client, side_door
+from chunkmesh.address import HostPort
+from chunkmesh.grpc_server import GrpcServer
+from chunkmesh.side_door import Readiness
+from chunkmesh.v1 import generation_pb2_grpc, stage_pb2_grpc
+from scheduler.attach_service import AttachService
+from scheduler.control_loop import ControlLoop
+from scheduler.engine_config import EngineConfig
+from scheduler.generation_service import GenerationService
+from scheduler.hicache_client import HiCacheClient
+from scheduler.intake import Intake
+from scheduler.model_files import ModelFiles, read_model_files
+from scheduler.server_info import ServedModel
+from scheduler.settings import SchedulerSettings
+from scheduler.tokenizer import Tokenizer
+from scheduler.validation import Door
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class RunningScheduler:
+    """A scheduler that listens."""
+
+    address: HostPort
+    """Users' port."""
+    internal_address: HostPort
+    """Port for stage workers."""
+    http_address: HostPort
+    control_loop: ControlLoop
+
+
+async def serve(settings: SchedulerSettings, stop: asyncio.Event) -> None:
+    """Run a scheduler until stop is set and the running requests have ended."""
+    async with running(settings):
+        await stop.wait()
+
+
+@contextlib.asynccontextmanager
+async def running(settings: SchedulerSettings) -> AsyncIterator[RunningScheduler]:
+    """Run a scheduler while inside; on leaving, running requests get drain_timeout to end.
+
+    Raises:
+        ConfigError: the model folder or an address does not do.
+    """
+    files = read_model_files(settings.model_path)
+    context_length = settings.context_length or files.context_length
+    async with contextlib.AsyncExitStack() as stack:
+        hicache = None
+        if settings.hicache_url is not None:
+            channel = grpc_client.channel(settings.hicache_url)
+            hicache = HiCacheClient(await stack.enter_async_context(channel))
+        users = GrpcServer("chunkmesh.v1.Generation")
+        loop = _control_loop(settings, files, hicache, users)
+        service = GenerationService(
+            control_loop=loop,
+            intake=_intake(files, context_length),
+            model=ServedModel(
+                name=settings.served_model_name or settings.model_path.resolve().name,
+                files=files,
+                context_length=context_length,
+            ),
+            hicache=hicache,
+        )
+        internal = GrpcServer("chunkmesh.v1.StageControl")
+        generation_pb2_grpc.add_GenerationServicer_to_server(service, users.server)
+        stage_pb2_grpc.add_StageControlServicer_to_server(AttachService(loop), internal.server)
+        internal_address = await stack.enter_async_context(
+            internal.listening(settings.listen("internal_port"), grace_s=0)
+        )
+        internal.set_serving(serving=True)
+        clock = asyncio.create_task(loop.run())
+        stack.push_async_callback(_cancel, clock)
+        address = await stack.enter_async_context(users.listening(settings.listen("port")))
+        bound: dict[str, JsonValue] = {"grpc": str(address), "internal": str(internal_address)}
+        app = side_door.app(
+            readiness=lambda: _readiness(loop, service),
+            info=lambda: {"service": "scheduler", "version": __version__, "addresses": bound},
+        )
+        http = await stack.enter_async_context(
+            side_door.listening(app, settings.listen("http_port"))
+        )
+        yield RunningScheduler(
+            address=address,
+            internal_address=internal_address,
+            http_address=http,
+            control_loop=loop,
+        )
+        users.set_serving(serving=False)
+        await _drain(service, loop, settings.drain_timeout)
+
+
+def _control_loop(
+    settings: SchedulerSettings, files: ModelFiles, hicache: HiCacheClient | None, users: GrpcServer
+) -> ControlLoop:
+    """Make the control loop; the users' health follows its route."""
+    return ControlLoop(
+        engine_config=EngineConfig(
+            page_tokens=settings.page_size,
+            chunked_prefill_tokens=settings.chunked_prefill_size,
+            pp_async_batch_depth=settings.pp_async_batch_depth,
+            decode_groups=settings.decode_groups,
+            max_running_requests=settings.max_running_requests,
+            max_queued_requests=settings.max_queued_requests,
+            load_timeout_s=settings.load_timeout,
+            max_outstanding_stores=settings.max_outstanding_stores,
+        ),
+        model_layers=files.num_layers,
+        rope=files.rope,
+        hicache=hicache,
+        worker_timeout_s=settings.worker_timeout,
+        on_ready=lambda ready: users.set_serving(serving=ready),
+    )
+
+
+def _intake(files: ModelFiles, context_length: int) -> Intake:
+    """Make what reads requests for this model."""
+    door = Door(
+        vocab_size=files.vocab_size,
+        context_length=context_length,
+        eos_ids=files.eos_ids,
+        defaults=files.sampling_defaults,
+    )
+    return Intake(Tokenizer(files), door)
+
+
+def _readiness(loop: ControlLoop, service: GenerationService) -> Readiness:
+    """Answer /ready."""
+    if service.draining:
+        return Readiness(ready=False, state="draining", reason="the scheduler is shutting down")
+    reason = loop.unready_reason()
+    return Readiness(ready=not reason, state="waiting" if reason else "serving", reason=reason)
+
+
+async def _drain(service: GenerationService, loop: ControlLoop, timeout_s: float) -> None:
+    """Refuse new requests and wait for the others."""
+    service.draining = True
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(timeout_s):
+            await loop.until_idle()
+    if loop.num_requests:
+        _log.warning("requests cut off by shutdown", num_requests=loop.num_requests)
+
+
+async def _cancel(task: asyncio.Task[None]) -> None:
+    """End a task."""
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)

@@ -1,0 +1,83 @@
+"""What GetServerInfo and GetModelInfo answer."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from chunkmesh import __version__
+from chunkmesh.layers import LayerRange
+from chunkmesh.v1 import common_pb2
+from chunkmesh.v1 import generation_pb2 as pb
+from scheduler.control_loop import ControlLoop
+from scheduler.model_files import ModelFiles
+from scheduler.registry import Registry, WorkerHello
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ServedModel:
+    """The model under the name that users see."""
+
+    name: str
+    files: ModelFiles
+    context_length: int
+    """Longest prompt and output together, in tokens."""
+
+
+def model_info(model: ServedModel, registry: Registry) -> pb.GetModelInfoResponse:
+    """Describe the model."""
+    return pb.GetModelInfoResponse(
+        served_model_name=model.name,
+        architecture=model.files.architecture,
+        vocab_size=model.files.vocab_size,
+        context_length=model.context_length,
+        num_layers=model.files.num_layers,
+        eos_token_ids=sorted(model.files.eos_ids),
+        fingerprint=registry.fingerprint(),
+    )
+
+
+def server_info(loop: ControlLoop, *, cache_fault: str) -> pb.GetServerInfoResponse:
+    """Describe the mesh as it is now."""
+    registry = loop.workers.registry
+    reason = loop.unready_reason()
+    now = loop.engine.snapshot()
+    workers = sorted(registry.workers.values(), key=lambda each: each.layers)
+    return pb.GetServerInfoResponse(
+        ready=not reason,
+        reason=reason,
+        missing_layers=[_layers(each) for each in registry.missing()],
+        workers=[_worker(each, registry) for each in workers],
+        epoch=registry.epoch,
+        page_tokens=registry.page_tokens,
+        num_pages=now.num_pages,
+        free_pages=now.num_free_pages,
+        num_requests_running=now.num_running,
+        num_requests_waiting=now.num_waiting,
+        num_microbatches_in_flight=now.num_in_flight,
+        chunk_strategy="fixed",
+        chunked_prefill_tokens=loop.config.chunked_prefill_tokens,
+        cache_fault=cache_fault,
+        version=__version__,
+    )
+
+
+def _worker(hello: WorkerHello, registry: Registry) -> pb.WorkerInfo:
+    """Describe one worker."""
+    info = pb.WorkerInfo(
+        worker_id=hello.worker_id,
+        layers=_layers(hello.layers),
+        data_address=hello.data_address,
+        kv_capacity_tokens=hello.kv_capacity_tokens,
+        device=hello.device,
+    )
+    if hello.worker_id in registry.route:
+        info.stage_index = registry.route.index(hello.worker_id)
+    if hello.worker_id in registry.links:
+        transport, rtt_us = registry.links[hello.worker_id]
+        info.outbound.CopyFrom(pb.LinkInfo(transport=transport, rtt_us=rtt_us))
+    return info
+
+
+def _layers(layers: LayerRange) -> common_pb2.LayerRange:
+    """Write a layer range."""
+    return common_pb2.LayerRange(first=layers.first, last=layers.last)

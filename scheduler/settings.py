@@ -1,0 +1,58 @@
+"""What the scheduler can be told."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, ClassVar
+
+from pydantic import Field
+
+from chunkmesh.settings import Address, Port, Settings
+
+
+class SchedulerSettings(Settings):
+    """Settings of chunkmesh-scheduler."""
+
+    service: ClassVar[str] = "scheduler"
+    command: ClassVar[str] = "chunkmesh-scheduler"
+    flag_aliases: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "model_path": ("--model",),
+        "page_size": ("--block-size",),
+        "chunked_prefill_size": ("--max-num-batched-tokens",),
+    }
+
+    model_path: Path
+    """Hugging Face folder of the model: config.json, tokenizer.json, chat template."""
+    served_model_name: str = ""
+    """Name that users see; the folder's name if empty."""
+    context_length: Annotated[int, Field(ge=1)] | None = None
+    """Longest prompt and output together, in tokens; may exceed the model's own limit."""
+    port: Port = 50051
+    """Users' gRPC port."""
+    internal_port: Port = 50052
+    """gRPC port that stage workers attach to."""
+    http_port: Port = 50080
+    """Port of the HTTP side door."""
+    hicache_url: Address | None = None
+    """HOST:PORT of hicache-server; without it nothing is cached."""
+    page_size: Annotated[int, Field(ge=1, le=1024)] = 64
+    """Tokens a KV page holds."""
+    chunked_prefill_size: Annotated[int, Field(ge=1, le=1 << 20)] = 256
+    """Most new tokens in one microbatch, which is also the chunk of a long prompt."""
+    pp_async_batch_depth: Annotated[int, Field(ge=0, le=64)] = 0
+    """Microbatches in flight beyond one more than there are stages."""
+    decode_groups: Annotated[int, Field(ge=1)] | None = None
+    """Groups that decoding requests are spread over; as many as there are stages if not given."""
+    max_running_requests: Annotated[int, Field(ge=1)] = 256
+    """Most requests that hold pages at a time."""
+    max_queued_requests: Annotated[int, Field(ge=1)] = 1024
+    """Most requests that wait; more are refused with RESOURCE_EXHAUSTED."""
+    max_outstanding_stores: Annotated[int, Field(ge=0)] = 64
+    """Most stores of pages under way; more are dropped, and with 0 nothing is stored."""
+    load_timeout: Annotated[float, Field(gt=0)] = 10.0
+    """Seconds that a request waits for cached pages before it recomputes them."""
+    worker_timeout: Annotated[float, Field(gt=0)] = 3.0
+    """Seconds of silence after which a worker is given up."""
+    drain_timeout: Annotated[float, Field(ge=0)] = 30.0
+    """Seconds that running requests get to finish on SIGTERM."""

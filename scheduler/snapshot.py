@@ -1,0 +1,22 @@
+"""The state of the engine in numbers, for GetServerInfo and metrics. Plain values."""
+
+from __future__ import annotations
+
+import dataclasses
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """Counts for a person."""
+
+    epoch: int
+    """Of the last route that stood; 0 before the first."""
+    num_pages: int
+    """0 without a route, as all that follow but num_waiting."""
+    num_free_pages: int
+    num_running: int
+    num_waiting: int
+    num_in_flight: int
+    """Microbatches that some stage has not acknowledged."""
+    num_loads: int
+    num_stores: int

@@ -1,0 +1,113 @@
+"""Text and chats to token ids, and the way back. One per scheduler, used from several threads.
+
+Ids are those that Hugging Face transformers gives for the same folder: text gets the model's
+special tokens, a chat only those that its template writes. BOS is never doubled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import tokenizers
+
+from chunkmesh.errors import ConfigError, InvalidRequest
+from chunkmesh.pages import TokenIds
+from scheduler.chat_template import ChatMessage, ChatTemplate
+from scheduler.detokenizer import Detokenizer
+from scheduler.model_files import Json, ModelFiles
+from scheduler.output_text import OutputText
+from scheduler.stop_strings import StopMatcher
+
+
+class Tokenizer:
+    """A model folder's tokenizer and chat template."""
+
+    def __init__(self, files: ModelFiles) -> None:
+        """Load tokenizer.json and compile the chat template.
+
+        Raises:
+            ConfigError: the tokenizer, its BOS token or the template is not usable.
+        """
+        self._tokenizer = _load(files)
+        special_tokens = _special_tokens(files.tokenizer_config)
+        self._bos_id = self._id_of(special_tokens.get("bos_token"))
+        self._processor_adds_bos = self._first_id_added() == self._bos_id is not None
+        self._adds_bos = bool(files.tokenizer_config.get("add_bos_token", self._processor_adds_bos))
+        if self._adds_bos and self._bos_id is None:
+            raise ConfigError("tokenizer_config.json: add_bos_token is set without a bos_token")
+        self._special_ids = frozenset(
+            id_
+            for id_, token in self._tokenizer.get_added_tokens_decoder().items()
+            if token.special
+        )
+        self._template = (
+            None
+            if files.chat_template is None
+            else ChatTemplate(files.chat_template, special_tokens)
+        )
+
+    def encode(self, text: str) -> TokenIds:
+        """Return the ids of a text prompt. Blocks (a second a million ids), leaves the GIL."""
+        ids = self._encode(text, add_special_tokens=True)
+        if self._bos_id is None:
+            return ids
+        body = ids[1:] if self._processor_adds_bos else ids
+        if not self._adds_bos or (len(body) > 0 and int(body[0]) == self._bos_id):
+            return body
+        return np.concatenate([np.array([self._bos_id], dtype=np.uint32), body])
+
+    def encode_chat(self, messages: Sequence[ChatMessage]) -> TokenIds:
+        """Return the ids of a chat, ending where the assistant is to go on. Blocks as encode does.
+
+        Raises:
+            InvalidRequest: the model has no chat template, or it refuses these messages.
+        """
+        if self._template is None:
+            raise InvalidRequest("the model has no chat template; send text instead", field="chat")
+        return self._encode(self._template.render(messages), add_special_tokens=False)
+
+    def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
+        """Return the text of ids that form a whole output."""
+        return self._tokenizer.decode(list(ids), skip_special_tokens=skip_special_tokens)
+
+    def output_text(self, *, stop: Sequence[str], skip_special_tokens: bool) -> OutputText:
+        """Return a fresh sink for one request's output."""
+        skipped_ids = self._special_ids if skip_special_tokens else frozenset[int]()
+        return OutputText(Detokenizer(self._tokenizer, skipped_ids), StopMatcher(stop))
+
+    def _encode(self, text: str, *, add_special_tokens: bool) -> TokenIds:
+        # encode() would hold the GIL; the batch call releases it.
+        encodings = self._tokenizer.encode_batch_fast([text], add_special_tokens=add_special_tokens)
+        return np.array(encodings[0].ids, dtype=np.uint32)
+
+    def _id_of(self, token: str | None) -> int | None:
+        return None if token is None else self._tokenizer.token_to_id(token)
+
+    def _first_id_added(self) -> int | None:
+        """Return the id that tokenizer.json puts before every text, if it does."""
+        bare = self._encode("a", add_special_tokens=False)
+        full = self._encode("a", add_special_tokens=True)
+        return int(full[0]) if len(full) > len(bare) else None
+
+
+def _load(files: ModelFiles) -> tokenizers.Tokenizer:
+    """Read tokenizer.json."""
+    try:
+        tokenizer = tokenizers.Tokenizer.from_buffer(files.tokenizer_path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{files.tokenizer_path} cannot be read: {error}") from error
+    # Limits that a training run left in the file would cut prompts.
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return tokenizer
+
+
+def _special_tokens(tokenizer_config: Json) -> dict[str, str]:
+    """Return the named special tokens, such as bos_token, each text or an object with content."""
+    tokens = {}
+    for name, value in tokenizer_config.items():
+        text = value.get("content") if isinstance(value, dict) else value
+        if name.endswith("_token") and isinstance(text, str):
+            tokens[name] = text
+    return tokens

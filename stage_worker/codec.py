@@ -1,0 +1,106 @@
+"""Between the protos of the Attach stream and the worker's plain values."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from chunkmesh.errors import LinkError
+from chunkmesh.v1 import common_pb2
+from chunkmesh.v1 import stage_pb2 as pb
+from stage_worker.orders import Entry, Microbatch, SamplingRow, StorePage
+from stage_worker.stage import StageDescription
+
+PROTOCOL_VERSION = 1
+DTYPES = {
+    torch.float32: common_pb2.DTYPE_FLOAT32,
+    torch.bfloat16: common_pb2.DTYPE_BFLOAT16,
+    torch.float16: common_pb2.DTYPE_FLOAT16,
+}
+
+
+def hello_message(
+    description: StageDescription,
+    *,
+    incarnation: str,
+    kv_capacity_tokens: int,
+    data_address: str,
+    transport: str,
+) -> pb.AttachRequest:
+    """Write the first message of a stream."""
+    return pb.AttachRequest(
+        hello=pb.Hello(
+            protocol_version=PROTOCOL_VERSION,
+            incarnation=incarnation,
+            layers=common_pb2.LayerRange(
+                first=description.first_layer, last=description.last_layer
+            ),
+            layer_digests=description.layer_digests,
+            embedding_digest=description.embedding_digest,
+            head_digest=description.head_digest,
+            config_digest=description.config_digest,
+            model_layers=description.model_layers,
+            dtype=DTYPES[description.dtype],
+            hidden_size=description.hidden_size,
+            kv_bytes_per_token=description.kv_bytes_per_token,
+            kv_capacity_tokens=kv_capacity_tokens,
+            data_address=data_address,
+            transport=transport,
+            device=description.device,
+        )
+    )
+
+
+def microbatch_from(message: pb.Microbatch) -> Microbatch:
+    """Read a microbatch.
+
+    Raises:
+        LinkError: it breaks the protocol.
+    """
+    entries = tuple(
+        Entry(
+            row=entry.row,
+            start=entry.start,
+            num_tokens=entry.num_tokens,
+            new_page_ids=tuple(entry.new_page_ids),
+        )
+        for entry in message.entries
+    )
+    token_ids = None
+    if message.token_ids_le:
+        token_ids = np.frombuffer(message.token_ids_le, dtype="<u4")
+        if len(token_ids) != sum(entry.num_tokens for entry in entries):
+            raise LinkError(f"microbatch {message.seq_no} has {len(token_ids)} ids")
+    sampling = tuple(
+        SamplingRow(
+            entry=row.entry,
+            seed=row.seed,
+            position=row.position,
+            temperature=row.temperature,
+            top_p=row.top_p,
+            top_k=row.top_k,
+            min_p=row.min_p,
+            forbidden_ids=tuple(row.forbidden_ids),
+        )
+        for row in message.sampling
+    )
+    return Microbatch(
+        epoch=message.epoch,
+        seq_no=message.seq_no,
+        entries=entries,
+        token_ids=token_ids,
+        sampling=sampling,
+    )
+
+
+def store_pages_from(message: pb.Store) -> tuple[StorePage, ...]:
+    """Read the pages of a Store."""
+    return tuple(
+        StorePage(
+            digest=page.digest,
+            parent=page.parent,
+            page_index=page.page_index,
+            page_id=page.page_id,
+        )
+        for page in message.pages
+    )

@@ -1,0 +1,187 @@
+"""The compute thread: runs a stage's orders one after another, in the order of the Attach stream.
+
+The asyncio side puts orders and never touches the stage; this thread never awaits. Waiting for an
+activation or for a free send slot happens here and is woken by closing the links.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import queue
+import threading
+import time
+from collections.abc import Callable
+from typing import assert_never
+
+from chunkmesh.transports.slots import InboundSlots, OutboundSlots
+
+from chunkmesh.errors import LinkError
+from chunkmesh.transports.base import Activation
+from chunkmesh.v1 import stage_pb2 as pb
+from stage_worker.orders import Microbatch
+from stage_worker.page_io import PageIO
+from stage_worker.stage import Stage
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class BeginEpoch:
+    """Become a stage of a new epoch: rows are dropped, pages keep their contents."""
+
+    epoch: int
+    num_pages: int
+    page_tokens: int
+    done: Callable[[], object]
+    """Called on the compute thread when the pool stands."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class UseLinks:
+    """Use these links for the epoch that has begun."""
+
+    inbound: InboundSlots | None
+    """None on the first stage."""
+    outbound: OutboundSlots | None
+    """None on the last stage."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class UseLoad:
+    """Copy a load's first pages from staging into the pool."""
+
+    load_id: int
+    page_ids: tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ForgetRow:
+    """Forget a request's row."""
+
+    row: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Stop:
+    """End the thread."""
+
+
+_STOP_S = 10.0
+Order = BeginEpoch | UseLinks | Microbatch | UseLoad | ForgetRow | Stop
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Listener:
+    """Whom the compute thread tells; each is called on the compute thread."""
+
+    acked: Callable[[pb.Ack], None]
+    fault: Callable[[int, str], None]
+    """Epoch and reason: this epoch cannot go on."""
+    crashed: Callable[[BaseException], None]
+    """A bug of ours; the worker must end."""
+
+
+class Compute:
+    """Owns the compute thread and all that only it may touch."""
+
+    def __init__(self, stage: Stage, page_io: PageIO, listener: Listener) -> None:
+        """Prepare; start() begins."""
+        self._stage = stage
+        self._page_io = page_io
+        self._listener = listener
+        self._orders: queue.SimpleQueue[Order] = queue.SimpleQueue()
+        self._links = UseLinks(inbound=None, outbound=None)
+        self._epoch: int | None = None
+        """None while there is no epoch, or after it broke."""
+        self._thread = threading.Thread(target=self._run, name="compute", daemon=True)
+
+    def start(self) -> None:
+        """Begin to take orders."""
+        self._thread.start()
+
+    def put(self, order: Order) -> None:
+        """Add an order; from any thread."""
+        self._orders.put(order)
+
+    def stop(self) -> None:
+        """Let the thread end after the orders already put; blocks, for a while at most."""
+        self._orders.put(Stop())
+        self._thread.join(_STOP_S)
+
+    def _run(self) -> None:
+        """Take orders until Stop."""
+        try:
+            while not isinstance(order := self._orders.get(), Stop):
+                self._obey(order)
+        except BaseException as error:  # noqa: BLE001 - the thread's boundary: handed on, not kept
+            self._listener.crashed(error)
+
+    def _obey(self, order: Order) -> None:
+        """Carry out one order."""
+        match order:
+            case BeginEpoch():
+                self._stage.allocate(num_pages=order.num_pages, page_tokens=order.page_tokens)
+                self._epoch = order.epoch
+                order.done()
+            case UseLinks():
+                self._links = order
+            case Microbatch():
+                self._run_microbatch(order)
+            case UseLoad():
+                self._use_load(order)
+            case ForgetRow():
+                if self._epoch is not None:
+                    self._stage.release(order.row)
+            case Stop():
+                pass
+            case _:
+                assert_never(order)
+
+    def _run_microbatch(self, microbatch: Microbatch) -> None:
+        """Run one microbatch of the current epoch; a broken link ends the epoch."""
+        if microbatch.epoch != self._epoch:
+            return
+        try:
+            self._forward(microbatch)
+        except LinkError as error:
+            self._epoch = None
+            self._listener.fault(microbatch.epoch, str(error))
+
+    def _forward(self, microbatch: Microbatch) -> None:
+        """Wait for the input, compute, hand on and acknowledge."""
+        inbound, outbound = self._links.inbound, self._links.outbound
+        waited_s = time.monotonic()
+        hidden_in = inbound.take(microbatch.seq_no) if inbound else None
+        if inbound and hidden_in is not None and hidden_in.shape[0] != microbatch.num_tokens:
+            raise LinkError(
+                f"activation {microbatch.seq_no} has {hidden_in.shape[0]} tokens, "
+                f"its microbatch {microbatch.num_tokens}"
+            )
+        hidden_out = outbound.acquire(microbatch.num_tokens) if outbound else None
+        started_s = time.monotonic()
+        sampled_ids = self._stage.forward(microbatch, hidden_in, hidden_out)
+        finished_s = time.monotonic()
+        if inbound:
+            inbound.release(microbatch.seq_no)
+        if outbound:
+            outbound.post(Activation(seq_no=microbatch.seq_no, num_tokens=microbatch.num_tokens))
+        self._listener.acked(
+            pb.Ack(
+                epoch=microbatch.epoch,
+                seq_no=microbatch.seq_no,
+                started_us=int(started_s * 1e6),
+                acked_us=int(time.monotonic() * 1e6),
+                wait_us=int((started_s - waited_s) * 1e6),
+                compute_us=int((finished_s - started_s) * 1e6),
+                send_us=outbound.last_send_us if outbound else 0,
+                sampled_ids=sampled_ids,
+            )
+        )
+
+    def _use_load(self, order: UseLoad) -> None:
+        """Copy loaded pages into the pool."""
+        staging = self._page_io.take(order.load_id)
+        if self._epoch is None:
+            return
+        first_layer = self._stage.description.first_layer
+        for page_id, layers in zip(order.page_ids, staging, strict=False):
+            for index, data in enumerate(layers):
+                self._stage.write_page(first_layer + index, page_id, data)

@@ -1,0 +1,108 @@
+"""Puts a stage worker together and runs it: weights, data plane, page I/O, health and side door."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+from collections.abc import Coroutine
+from typing import Any
+
+from chunkmesh.transports.create import create
+
+from chunkmesh import __version__, side_door
+from chunkmesh.grpc_server import GrpcServer
+from chunkmesh.side_door import Readiness
+from stage_worker.model_stage import load_stage
+from stage_worker.page_io import PageIO
+from stage_worker.settings import WorkerSettings
+from stage_worker.stage import Stage
+from stage_worker.worker import Worker
+
+
+@dataclasses.dataclass(slots=True)
+class _Progress:
+    """How far start-up has come, for /ready."""
+
+    loaded: float = 0.0
+    """Share of the weights that is loaded, 0 <= loaded <= 1."""
+    serving: bool = False
+    """Whether this worker is a connected stage of a route."""
+
+    def readiness(self) -> Readiness:
+        """Answer /ready."""
+        if self.serving:
+            return Readiness(ready=True, state="serving")
+        if self.loaded < 1:
+            reason = "weights are being loaded"
+            return Readiness(ready=False, state="loading", reason=reason, progress=self.loaded)
+        reason = "loaded, but no route stands"
+        return Readiness(ready=False, state="waiting", reason=reason, progress=1.0)
+
+
+async def serve(settings: WorkerSettings, stop: asyncio.Event) -> None:
+    """Run a stage worker until stop is set.
+
+    Raises:
+        ConfigError: model, layers or an address do not do, or the scheduler refuses this worker.
+    """
+    progress = _Progress()
+    health = GrpcServer()
+
+    def on_ready(ready: bool) -> None:
+        progress.serving = ready
+        health.set_serving(serving=ready)
+
+    async with contextlib.AsyncExitStack() as stack:
+        app = side_door.app(
+            readiness=progress.readiness,
+            info=lambda: {
+                "service": "stage_worker",
+                "version": __version__,
+                "layers": str(settings.layers),
+                "data_address": str(settings.data_address),
+            },
+        )
+        await stack.enter_async_context(side_door.listening(app, settings.listen("http_port")))
+        await stack.enter_async_context(health.listening(settings.listen("port"), grace_s=0))
+        stage = await asyncio.to_thread(_load, settings, progress)
+        worker = Worker(
+            stage=stage,
+            transport=create(settings.transport, str(settings.data_address)),
+            page_io=PageIO(stage, redis_url=settings.redis_url),
+            kv_capacity_tokens=settings.max_total_tokens,
+            peer=None if settings.peer is None else str(settings.peer),
+            on_ready=on_ready,
+        )
+        await _until(stop, worker.run(settings.scheduler))
+
+
+async def _until(stop: asyncio.Event, work: Coroutine[Any, Any, None]) -> None:
+    """Run work until it ends or stop is set."""
+    running = asyncio.create_task(work)
+    stopped = asyncio.create_task(stop.wait())
+    try:
+        await asyncio.wait((running, stopped), return_when=asyncio.FIRST_COMPLETED)
+        if running.done():
+            running.result()
+    finally:
+        running.cancel()
+        stopped.cancel()
+        await asyncio.gather(running, stopped, return_exceptions=True)
+
+
+def _load(settings: WorkerSettings, progress: _Progress) -> Stage:
+    """Load the weights; on a thread."""
+
+    def on_progress(share: float) -> None:
+        progress.loaded = share
+
+    stage = load_stage(
+        settings.model_path,
+        settings.layers,
+        dtype=settings.dtype,
+        num_threads=settings.threads,
+        progress=on_progress,
+    )
+    progress.loaded = 1.0
+    return stage

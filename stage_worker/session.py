@@ -1,0 +1,229 @@
+"""One Attach stream of a worker: says hello, obeys orders, reports, beats.
+
+Orders for the compute thread are put in the order of the stream; loads and stores go to the I/O
+threads at once; forming links is a task of its own, so that a slow peer blocks nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+
+import structlog
+
+from chunkmesh.errors import LinkError
+from chunkmesh.transports.base import Transport
+from chunkmesh.v1 import stage_pb2 as pb
+from chunkmesh.v1 import stage_pb2_grpc
+from stage_worker import codec
+from stage_worker.compute import BeginEpoch, Compute, ForgetRow, UseLinks, UseLoad
+from stage_worker.links import Links
+from stage_worker.page_io import PageIO
+from stage_worker.stage import StageDescription
+
+_log = structlog.get_logger(__name__)
+HEARTBEAT_S = 0.25
+_FORMING_S = 60.0
+"""Time for pool and links; the scheduler gives up sooner and sends a new Join."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    """What a worker says of itself in every stream."""
+
+    incarnation: str
+    """Random, new at every process start."""
+    description: StageDescription
+    kv_capacity_tokens: int
+    peer: str | None
+    """Preferred address of the next stage."""
+
+
+class Session:
+    """Owns one stream, and the links of the epoch that it is in."""
+
+    def __init__(
+        self,
+        *,
+        identity: Identity,
+        transport: Transport,
+        compute: Compute,
+        page_io: PageIO,
+        on_ready: Callable[[bool], None],
+    ) -> None:
+        """Prepare; run() opens the stream."""
+        self.draining = False
+        """Whether the scheduler has sent this worker home."""
+        self.was_stage = False
+        """Whether this stream has ever formed a route."""
+        self._identity = identity
+        self._transport = transport
+        self._compute = compute
+        self._page_io = page_io
+        self._on_ready = on_ready
+        self._epoch: int | None = None
+        """Epoch in which this worker is a connected stage; None while it is none."""
+        self._links: Links | None = None
+        self._forming: asyncio.Task[None] | None = None
+        self._connect = asyncio.Event()
+        self._outbox: deque[pb.AttachRequest] = deque()
+        self._news = asyncio.Event()
+        self._last_seq_no: int | None = None
+
+    def say(self, message: pb.AttachRequest) -> None:
+        """Queue a message to the scheduler; on the event loop."""
+        self._outbox.append(message)
+        self._news.set()
+
+    def acked(self, ack: pb.Ack) -> None:
+        """Report a microbatch."""
+        self._last_seq_no = ack.seq_no
+        self.say(pb.AttachRequest(ack=ack))
+
+    def fault(self, epoch: int, reason: str) -> None:
+        """Report that this worker cannot go on in an epoch."""
+        if self._epoch == epoch:
+            self._set_epoch(None)
+        self.say(pb.AttachRequest(fault=pb.Fault(epoch=epoch, reason=reason)))
+
+    async def run(self, stub: stage_pb2_grpc.StageControlAsyncStub) -> None:
+        """Serve one stream until it ends.
+
+        Raises:
+            grpc.aio.AioRpcError: the scheduler is gone or refuses this worker.
+        """
+        self.say(self._hello())
+        heart = asyncio.create_task(self._beat())
+        try:
+            async for response in stub.Attach(self._messages()):
+                await self._obey(response)
+                if self.draining:
+                    return
+        finally:
+            heart.cancel()
+            await self._leave_epoch()
+
+    def _hello(self) -> pb.AttachRequest:
+        """Say who this is."""
+        return codec.hello_message(
+            self._identity.description,
+            incarnation=self._identity.incarnation,
+            kv_capacity_tokens=self._identity.kv_capacity_tokens,
+            data_address=self._transport.address,
+            transport=self._transport.name,
+        )
+
+    async def _messages(self) -> AsyncIterator[pb.AttachRequest]:
+        """Yield what there is to say."""
+        while True:
+            while self._outbox:
+                yield self._outbox.popleft()
+            self._news.clear()
+            await self._news.wait()
+
+    async def _beat(self) -> None:
+        """Say that this worker lives."""
+        while True:
+            await asyncio.sleep(HEARTBEAT_S)
+            self.say(pb.AttachRequest(heartbeat=pb.Heartbeat(last_seq_no=self._last_seq_no)))
+
+    async def _obey(self, response: pb.AttachResponse) -> None:
+        """Carry out one order."""
+        match response.WhichOneof("order"):
+            case "microbatch":
+                self._compute.put(codec.microbatch_from(response.microbatch))
+            case "release":
+                self._compute.put(ForgetRow(row=response.release.row))
+            case "load" | "commit_load" | "cancel_load" | "store" as kind:
+                self._obey_cache(kind, response)
+            case "join":
+                await self._join(response.join)
+            case "connect":
+                self._connect.set()
+            case "drain":
+                self.draining = True
+            case _:
+                _log.warning("unknown order ignored")
+
+    def _obey_cache(self, kind: str, response: pb.AttachResponse) -> None:
+        """Carry out an order that concerns cached pages; only the copy to pages is in turn."""
+        match kind:
+            case "load":
+                self._page_io.load(response.load.load_id, tuple(response.load.digests))
+            case "commit_load":
+                commit = response.commit_load
+                page_ids = tuple(commit.page_ids)
+                self._compute.put(UseLoad(load_id=commit.load_id, page_ids=page_ids))
+            case "cancel_load":
+                self._page_io.cancel(response.cancel_load.load_id)
+            case _:
+                store = response.store
+                self._page_io.store(store.store_id, codec.store_pages_from(store))
+
+    async def _join(self, join: pb.Join) -> None:
+        """Leave the old epoch and begin to form the new one."""
+        await self._leave_epoch()
+        # Pages may be written anew from here on, so nothing may still be reading them.
+        await asyncio.to_thread(self._page_io.begin_epoch, join.namespace, join.page_tokens)
+        self._links = Links(
+            join=join,
+            transport=self._transport,
+            description=self._identity.description,
+            peer=self._identity.peer,
+            on_fault=lambda reason: self.fault(join.epoch, reason),
+        )
+        self._connect.clear()
+        self._forming = asyncio.create_task(self._form(self._links, join))
+
+    async def _form(self, links: Links, join: pb.Join) -> None:
+        """Make the pool, arm the inbound link, then on Connect dial the next stage."""
+        try:
+            async with asyncio.timeout(_FORMING_S):
+                await self._begin_compute(join)
+                await links.arm()
+                self.say(pb.AttachRequest(join_ready=pb.JoinReady(epoch=join.epoch)))
+                await self._connect.wait()
+                formed = await links.connect()
+        except (LinkError, TimeoutError) as error:
+            self.fault(join.epoch, str(error) or "the links did not form in time")
+            return
+        self._compute.put(UseLinks(inbound=links.inbound, outbound=links.outbound))
+        self.was_stage = True
+        self._set_epoch(join.epoch)
+        self._last_seq_no = None
+        _log.info("stage connected", epoch=join.epoch, stage=join.stage_index)
+        joined = pb.Joined(epoch=join.epoch, transport=formed.transport, rtt_us=formed.rtt_us)
+        self.say(pb.AttachRequest(joined=joined))
+
+    async def _begin_compute(self, join: pb.Join) -> None:
+        """Wait until the compute thread has made the pool."""
+        loop = asyncio.get_running_loop()
+        ready = asyncio.Event()
+        self._compute.put(
+            BeginEpoch(
+                epoch=join.epoch,
+                num_pages=join.num_pages,
+                page_tokens=join.page_tokens,
+                done=lambda: loop.call_soon_threadsafe(ready.set),
+            )
+        )
+        await ready.wait()
+
+    async def _leave_epoch(self) -> None:
+        """Close the links of the epoch, if there is one."""
+        self._set_epoch(None)
+        if self._forming is not None:
+            self._forming.cancel()
+            await asyncio.gather(self._forming, return_exceptions=True)
+            self._forming = None
+        if self._links is not None:
+            await self._links.close()
+            self._links = None
+
+    def _set_epoch(self, epoch: int | None) -> None:
+        """Become a connected stage, or cease to be one."""
+        if epoch != self._epoch:
+            self._epoch = epoch
+            self._on_ready(epoch is not None)

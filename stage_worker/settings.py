@@ -1,0 +1,55 @@
+"""What a stage worker can be told."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field
+
+from chunkmesh.address import HostPort
+from chunkmesh.settings import Address, Layers, Port, Settings
+
+
+class WorkerSettings(Settings):
+    """Settings of stage-worker."""
+
+    service: ClassVar[str] = "stage_worker"
+    command: ClassVar[str] = "stage-worker"
+    flag_aliases: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "model_path": ("--model",),
+        "peer": ("--next",),
+    }
+
+    model_path: Path
+    """Hugging Face folder of the model: config.json and safetensors."""
+    layers: Layers
+    """Decoder layers to serve: 15-29 includes layer 29, 15:30 means the same."""
+    peer: Address | None = None
+    """Preferred HOST:PORT of the next stage's data port; the scheduler knows it too."""
+    scheduler: Annotated[tuple[Address, ...], Field(min_length=1)] = (
+        HostPort(host="127.0.0.1", port=50052),
+    )
+    """HOST:PORT of the scheduler's internal port; several are tried in order."""
+    data_port: Port = 5001
+    """Port at which the stage before connects."""
+    port: Port = 50061
+    """gRPC port for health checks and reflection."""
+    http_port: Port = 50081
+    """Port of the HTTP side door."""
+    redis_url: str | None = None
+    """Where cached pages are stored, such as redis://127.0.0.1:6379; nothing without it."""
+    transport: Literal["ucx", "grpc"] = "ucx"
+    """How activations travel."""
+    threads: Annotated[int, Field(ge=1)] = 1
+    """CPU threads for compute."""
+    max_total_tokens: Annotated[int, Field(ge=1)] = 16384
+    """KV capacity, in tokens."""
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    """Element type of compute and KV; auto takes float32 on a CPU."""
+
+    @property
+    def data_address(self) -> HostPort:
+        """Where activations arrive."""
+        return HostPort(host=self.host, port=self.data_port)

@@ -1,0 +1,148 @@
+"""A stage worker: one stage, its compute thread, its page I/O, and a stream to the scheduler.
+
+The stream is opened again whenever it ends; weights and pages stay. A crash of the compute thread
+ends the worker, since it can only come from a bug.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import secrets
+from collections.abc import Callable, Sequence
+
+import grpc
+import structlog
+
+from chunkmesh.address import HostPort
+from chunkmesh.errors import ConfigError, InvalidRequest
+from chunkmesh.grpc_client import channel
+from chunkmesh.status import from_rpc_error
+from chunkmesh.transports.base import Transport
+from chunkmesh.v1 import stage_pb2 as pb
+from chunkmesh.v1 import stage_pb2_grpc
+from stage_worker.compute import Compute, Listener
+from stage_worker.page_io import PageIO
+from stage_worker.session import Identity, Session
+from stage_worker.stage import Stage
+
+_log = structlog.get_logger(__name__)
+_FIRST_PAUSE_S = 0.1
+_LONGEST_PAUSE_S = 2.0
+
+
+class Worker:
+    """Owns the stage and everything around it."""
+
+    def __init__(
+        self,
+        *,
+        stage: Stage,
+        transport: Transport,
+        page_io: PageIO,
+        kv_capacity_tokens: int,
+        peer: str | None,
+        on_ready: Callable[[bool], None],
+    ) -> None:
+        """Prepare; run() serves. on_ready hears when this becomes a connected stage or ceases."""
+        self._transport = transport
+        self._page_io = page_io
+        self._identity = Identity(
+            incarnation=secrets.token_hex(8),
+            description=stage.description,
+            kv_capacity_tokens=kv_capacity_tokens,
+            peer=peer,
+        )
+        self._on_ready = on_ready
+        self._session: Session | None = None
+        """The stream that is open now."""
+        self._loop = asyncio.get_running_loop()
+        self._crashed: asyncio.Future[None] = self._loop.create_future()
+        self._compute = Compute(
+            stage,
+            page_io,
+            Listener(acked=self._acked, fault=self._fault, crashed=self._compute_crashed),
+        )
+        page_io.on_loaded = self._loaded
+        page_io.on_stored = self._stored
+
+    async def run(self, schedulers: Sequence[HostPort]) -> None:
+        """Serve until cancelled or drained; dials the schedulers in order, again and again.
+
+        Raises:
+            ConfigError: the data port cannot be bound, or a scheduler refuses this worker.
+        """
+        await self._transport.start()
+        self._compute.start()
+        attach = asyncio.create_task(self._attach_again(schedulers))
+        try:
+            await asyncio.wait((attach, self._crashed), return_when=asyncio.FIRST_COMPLETED)
+            for ended in (self._crashed, attach):
+                if ended.done():
+                    ended.result()
+        finally:
+            attach.cancel()
+            await asyncio.gather(attach, return_exceptions=True)
+            await self._transport.close()
+            await asyncio.to_thread(self._compute.stop)
+            await asyncio.to_thread(self._page_io.close)
+
+    async def _attach_again(self, schedulers: Sequence[HostPort]) -> None:
+        """Keep a stream to one of the schedulers open until one drains this worker."""
+        pause_s = _FIRST_PAUSE_S
+        while True:
+            for address in schedulers:
+                session = await self._attach(address)
+                if session.draining:
+                    return
+                if session.was_stage:
+                    pause_s = _FIRST_PAUSE_S
+            await asyncio.sleep(pause_s * random.uniform(0.5, 1.5))  # noqa: S311 - only jitter
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+    async def _attach(self, address: HostPort) -> Session:
+        """Serve one stream until it ends."""
+        session = self._session = Session(
+            identity=self._identity,
+            transport=self._transport,
+            compute=self._compute,
+            page_io=self._page_io,
+            on_ready=self._on_ready,
+        )
+        async with channel(address) as to_scheduler:
+            try:
+                await session.run(stage_pb2_grpc.StageControlStub(to_scheduler))
+            except grpc.aio.AioRpcError as error:
+                reason = from_rpc_error(error)
+                if isinstance(reason, InvalidRequest):
+                    raise ConfigError(f"scheduler {address}: {reason}") from error
+                _log.warning("scheduler lost", scheduler=str(address), reason=str(reason))
+        return session
+
+    def _acked(self, ack: pb.Ack) -> None:
+        """Report a microbatch; on the compute thread."""
+        self._loop.call_soon_threadsafe(self._tell, lambda session: session.acked(ack))
+
+    def _fault(self, epoch: int, reason: str) -> None:
+        """Report a broken epoch; on the compute thread."""
+        self._loop.call_soon_threadsafe(self._tell, lambda session: session.fault(epoch, reason))
+
+    def _compute_crashed(self, error: BaseException) -> None:
+        """End the worker; on the compute thread."""
+        self._loop.call_soon_threadsafe(self._crashed.set_exception, error)
+
+    def _loaded(self, load_id: int, num_pages: int, bad_digests: tuple[bytes, ...]) -> None:
+        """Report the end of a load; on an I/O thread."""
+        done = pb.LoadDone(load_id=load_id, num_pages=num_pages, bad_digests=bad_digests)
+        message = pb.AttachRequest(load_done=done)
+        self._loop.call_soon_threadsafe(self._tell, lambda session: session.say(message))
+
+    def _stored(self, store_id: int, stored: tuple[int, ...]) -> None:
+        """Report the end of a store; on an I/O thread."""
+        message = pb.AttachRequest(store_done=pb.StoreDone(store_id=store_id, stored=stored))
+        self._loop.call_soon_threadsafe(self._tell, lambda session: session.say(message))
+
+    def _tell(self, say: Callable[[Session], None]) -> None:
+        """Let the open session say something; on the event loop."""
+        if self._session is not None:
+            say(self._session)

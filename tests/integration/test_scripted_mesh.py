@@ -1,0 +1,159 @@
+"""The whole control path with scripted stages: text, stop strings, cancel, large messages."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import grpc
+import numpy as np
+import psutil
+import pytest
+
+from chunkmesh.v1 import generation_pb2 as pb
+from tests.bytes_tokenizer import EOS, write_bytes_folder
+from tests.mesh import Mesh, mesh
+from tests.scripted_stage import Script, ScriptedStage, scripted_stages
+
+PEPPER = [0x61, 0xF0, 0x9F, 0x8C, 0xB6, 0x62]
+
+
+def folder(tmp_path: Path, num_layers: int, **config: int) -> Path:
+    """Write a model folder for scripted stages."""
+    return write_bytes_folder(tmp_path / "model", config={"num_hidden_layers": num_layers} | config)
+
+
+def params(seed: int, max_new_tokens: int = 64, **more: object) -> pb.SamplingParams:
+    """Sample with a seed, by which scripts tell requests apart."""
+    return pb.SamplingParams(seed=seed, max_new_tokens=max_new_tokens, **more)  # type: ignore[arg-type]
+
+
+async def stream(running: Mesh, **request: object) -> tuple[list[str], pb.GenerateComplete]:
+    """Run a streamed request; return its deltas and its end."""
+    responses = await running.responses(stream=True, **request)
+    return [each.chunk.text for each in responses[:-1]], responses[-1].complete
+
+
+async def test_o01_characters_over_several_tokens(tmp_path: Path) -> None:
+    """A character whose bytes are several tokens must arrive whole, batched or not."""
+    script = Script(ids={1: [*PEPPER, EOS], 2: [0xC3, 0xA9, EOS]})
+    async with mesh(folder(tmp_path, 1), scripted_stages(1, script)) as running:
+        (deltas_a, a), (deltas_b, b) = await asyncio.gather(
+            stream(running, text="one", sampling_params=params(1)),
+            stream(running, text="two", sampling_params=params(2)),
+        )
+        _, cut = await stream(running, text="three", sampling_params=params(1, 3))
+        whole = await running.generate(text="four", sampling_params=params(1))
+    assert ("".join(deltas_a), a.text) == ("a\U0001f336b", "a\U0001f336b")
+    assert not any("\ufffd" in delta for delta in deltas_a + deltas_b)
+    assert [*PEPPER, EOS] == list(a.output_ids)
+    assert ("".join(deltas_b), b.text) == ("\u00e9", "\u00e9")
+    assert a.text == whole.text
+    assert (cut.finish_reason, cut.completion_tokens) == (pb.FINISH_REASON_LENGTH, 3)
+    assert cut.text in {"a", "a\ufffd"}
+
+
+@pytest.mark.parametrize(
+    ("script_text", "stop", "text", "matched", "num_tokens"),
+    [
+        ("one two three four", ["two th"], "one ", "two th", 10),
+        ("one two tides", ["two th"], "one two tides", "", 14),
+        ("one two three four", ["two th", "two"], "one ", "two", 7),
+    ],
+)
+async def test_o02_stop_strings_in_pieces(
+    tmp_path: Path, script_text: str, stop: list[str], text: str, matched: str, num_tokens: int
+) -> None:
+    """No letter of a stop string may be sent, none of the text lost, no token made too many."""
+    stages = scripted_stages(1, Script(ids={1: [*script_text.encode(), EOS]}))
+    async with mesh(folder(tmp_path, 1), stages) as running:
+        deltas, complete = await stream(running, text="x", sampling_params=params(1, stop=stop))
+        await running.at_rest()
+    assert (text, text) == ("".join(deltas), complete.text)
+    assert (pb.FINISH_REASON_STOP, matched) == (complete.finish_reason, complete.matched_stop)
+    assert num_tokens == complete.completion_tokens
+    assert num_tokens == sum(len(each.sampling) for each in stages[0].microbatches)
+
+
+async def test_o02_the_prompt_is_not_searched_for_stop_strings(tmp_path: Path) -> None:
+    """A stop string begun in the prompt must not end the output."""
+    script = Script(ids={1: [*b"o three", EOS]})
+    async with mesh(folder(tmp_path, 1), scripted_stages(1, script)) as running:
+        _, complete = await stream(
+            running, text="count: tw", sampling_params=params(1, stop=["two"])
+        )
+    assert (complete.text, complete.matched_stop) == ("o three", "")
+
+
+async def cancel_in_prefill(running: Mesh, stages: list[ScriptedStage]) -> None:
+    """Cancel a request of 10 chunks once its third chunk has left the first stage."""
+    before = len(stages[0].microbatches)
+    ids = pb.TokenIds(ids=np.full(640, 65).tolist())
+    call = running.stub.Generate(pb.GenerateRequest(request_id="victim", input_ids=ids))
+    reading = asyncio.ensure_future(call.read())
+    await asyncio.to_thread(stages[0].wait_for, before + 3)
+    call.cancel()
+    await asyncio.gather(reading, return_exceptions=True)
+    async with asyncio.timeout(5):
+        while running.control_loop.is_running("victim"):
+            await asyncio.sleep(0.001)
+    in_flight = running.control_loop.engine.snapshot().num_in_flight
+    await running.at_rest()
+    ran = len(stages[0].microbatches) - before
+    assert ran < 10, "the rest of the prompt was computed for nobody"
+    assert ran <= 3 + in_flight + 1
+
+
+async def test_o12_cancel_in_the_middle_of_a_chunked_prefill(tmp_path: Path) -> None:
+    """Chunks in flight are dropped, none starts, pages come back once, the next is right."""
+    stages = scripted_stages(3, Script(ids={7: [*b"fine", EOS]}, delay_s=0.1))
+    async with mesh(folder(tmp_path, 3), stages) as running:
+        await cancel_in_prefill(running, stages)
+        snapshot = running.control_loop.engine.snapshot()
+        assert snapshot.num_pages == snapshot.num_free_pages
+        complete = await running.generate(text="next", sampling_params=params(7))
+        await running.at_rest()
+    assert complete.text == "fine"
+    assert [stage.tables for stage in stages] == [{}, {}, {}]
+
+
+async def test_o12_a_hundred_cancels_leave_nothing_behind(tmp_path: Path) -> None:
+    """Pages, rows, streams and memory must be those of before."""
+    stages = scripted_stages(3, Script(delay_s=0.002))
+    process = psutil.Process()
+    async with mesh(folder(tmp_path, 3), stages) as running:
+        for _ in range(40):
+            await cancel_in_prefill(running, stages)
+        for stage in stages:
+            stage.microbatches.clear()
+        rss_before = process.memory_info().rss
+        for _ in range(100):
+            await cancel_in_prefill(running, stages)
+            for stage in stages:
+                stage.microbatches.clear()
+        rss_after = process.memory_info().rss
+        snapshot = running.control_loop.engine.snapshot()
+        assert snapshot.num_pages == snapshot.num_free_pages
+        assert [stage.tables for stage in stages] == [{}, {}, {}]
+    assert rss_after < 1.01 * rss_before
+
+
+@pytest.mark.timeout(300)
+async def test_o14_a_million_tokens_pass_the_door(tmp_path: Path) -> None:
+    """Messages beyond gRPC's default of 4 MiB must be judged by tokens, not by the transport."""
+    model = folder(tmp_path, 1, vocab_size=152_064, max_position_embeddings=2_000_000)
+    stages = scripted_stages(1, Script())
+    settings = {"page_size": 1024, "chunked_prefill_size": 1 << 16}
+    async with mesh(model, stages, kv_capacity_tokens=1 << 21, **settings) as running:
+        ids = pb.TokenIds(ids=[151_935] * 1_398_102)
+        assert ids.ByteSize() > 4_194_306
+        complete = await running.generate(input_ids=ids, sampling_params=params(1, 1))
+        assert (complete.prompt_tokens, complete.completion_tokens) == (1_398_102, 1)
+        ids_le = np.full(1_398_102, 151_935, dtype="<u4").tobytes()
+        complete = await running.generate(input_ids_le=ids_le, sampling_params=params(1, 1))
+        assert complete.prompt_tokens == 1_398_102
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await running.generate(text="x" * 4_194_305, sampling_params=params(1, 1))
+        assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+        assert "4194306 tokens" in str(refused.value.details())
+        assert "2000000" in str(refused.value.details())

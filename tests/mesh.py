@@ -1,0 +1,123 @@
+"""A whole mesh in one process: a real scheduler and its ports, workers over memory links."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import grpc
+from stage_worker.page_io import PageIO
+
+from chunkmesh.address import HostPort
+from chunkmesh.grpc_client import channel
+from chunkmesh.transports.memory import MemoryNetwork, MemoryTransport
+from chunkmesh.v1 import generation_pb2 as pb
+from chunkmesh.v1 import generation_pb2_grpc
+from scheduler.control_loop import ControlLoop
+from scheduler.serve import running
+from scheduler.settings import SchedulerSettings
+from stage_worker.stage import Stage
+from stage_worker.worker import Worker
+
+PAGE_TOKENS = 16
+CHUNK_TOKENS = 64
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Mesh:
+    """What a test may touch of a running mesh."""
+
+    address: HostPort
+    """Users' port of the scheduler."""
+    http_address: HostPort
+    internal_address: HostPort
+    control_loop: ControlLoop
+    channel: grpc.aio.Channel
+    stub: generation_pb2_grpc.GenerationAsyncStub
+
+    async def generate(self, **request: Any) -> pb.GenerateComplete:
+        """Run one request and return its end."""
+        responses = await self.responses(**request)
+        return responses[-1].complete
+
+    async def responses(self, **request: Any) -> list[pb.GenerateResponse]:
+        """Run one request and return all that came, the end last."""
+        call = self.stub.Generate(pb.GenerateRequest(**request), timeout=60)
+        responses = [response async for response in call]
+        assert responses[-1].WhichOneof("event") == "complete"
+        return responses
+
+    async def at_rest(self) -> None:
+        """Wait until nothing is running, waiting or in flight and every page is free."""
+        async with asyncio.timeout(10):
+            while not self.control_loop.engine.is_idle() or self.control_loop.num_requests:
+                await asyncio.sleep(0.01)
+
+
+@contextlib.asynccontextmanager
+async def mesh(
+    model_path: Path,
+    stages: Sequence[Stage],
+    *,
+    kv_capacity_tokens: int = 4096,
+    redis_url: str | None = None,
+    **settings: Any,
+) -> AsyncIterator[Mesh]:
+    """Run a mesh of these stages while inside; settings are those of the scheduler."""
+    given = {"page_size": PAGE_TOKENS, "chunked_prefill_size": CHUNK_TOKENS, **settings}
+    scheduler_settings = SchedulerSettings(
+        model_path=model_path, port=0, internal_port=0, http_port=0, drain_timeout=1.0, **given
+    )
+    network = MemoryNetwork()
+    async with running(scheduler_settings) as scheduler, asyncio.TaskGroup() as tasks:
+        workers = [
+            tasks.create_task(
+                run_worker(
+                    stage, network, scheduler.internal_address, kv_capacity_tokens, redis_url
+                )
+            )
+            for stage in stages
+        ]
+        async with channel(scheduler.address) as to_scheduler:
+            running_mesh = Mesh(
+                address=scheduler.address,
+                http_address=scheduler.http_address,
+                internal_address=scheduler.internal_address,
+                control_loop=scheduler.control_loop,
+                channel=to_scheduler,
+                stub=generation_pb2_grpc.GenerationStub(to_scheduler),
+            )
+            await _stands(running_mesh)
+            yield running_mesh
+        for worker in workers:
+            worker.cancel()
+
+
+async def run_worker(
+    stage: Stage,
+    network: MemoryNetwork,
+    scheduler: HostPort,
+    kv_capacity_tokens: int,
+    redis_url: str | None = None,
+) -> None:
+    """Run one worker until cancelled."""
+    worker = Worker(
+        stage=stage,
+        transport=MemoryTransport(network, f"memory:{id(stage)}"),
+        page_io=PageIO(stage, redis_url=redis_url),
+        kv_capacity_tokens=kv_capacity_tokens,
+        peer=None,
+        on_ready=lambda _ready: None,
+    )
+    await worker.run([scheduler])
+
+
+async def _stands(running_mesh: Mesh) -> None:
+    """Wait until a route stands."""
+    async with asyncio.timeout(20):
+        while running_mesh.control_loop.unready_reason():
+            await asyncio.sleep(0.01)

@@ -1,0 +1,55 @@
+"""Small pages for tests of the prefix cache."""
+
+from __future__ import annotations
+
+import hashlib
+
+import numpy as np
+import numpy.typing as npt
+
+from chunkmesh.page_record import EncodedPage, PageFormat, PageRecord, encode_layer, encode_record
+
+NAMESPACE = hashlib.sha256(b"namespace").digest()
+FORM = PageFormat(
+    namespace=NAMESPACE, model_layers=4, dtype="float32", page_tokens=16, layer_bytes=256
+)
+
+
+def chain(num_pages: int, *, name: str = "prompt") -> tuple[bytes, ...]:
+    """Return the digests of a prompt's pages."""
+    digests: list[bytes] = []
+    parent = NAMESPACE
+    for index in range(num_pages):
+        parent = hashlib.sha256(parent + f"{name} {index}".encode()).digest()
+        digests.append(parent)
+    return tuple(digests)
+
+
+def parents(digests: tuple[bytes, ...]) -> tuple[bytes, ...]:
+    """Return each page's parent."""
+    return (NAMESPACE, *digests[:-1])
+
+
+def layer_data(digest: bytes, layer: int, form: PageFormat = FORM) -> npt.NDArray[np.uint8]:
+    """Return the bytes of a page in one layer; different for every page and layer."""
+    seed = int.from_bytes(digest[:4], "little") + layer
+    return np.random.default_rng(seed).integers(0, 256, form.layer_bytes, dtype=np.uint8)
+
+
+def encoded(
+    digests: tuple[bytes, ...], layers: range, form: PageFormat = FORM
+) -> tuple[EncodedPage, ...]:
+    """Return a prompt's pages as one writer stores them."""
+    return tuple(
+        EncodedPage(
+            digest=digest,
+            record=encode_record(
+                digest, PageRecord(format=form, parent=parent, page_index=page_index)
+            ),
+            layers=tuple(
+                (layer, encode_layer(digest, layer, layer_data(digest, layer, form)))
+                for layer in layers
+            ),
+        )
+        for page_index, (digest, parent) in enumerate(zip(digests, parents(digests), strict=True))
+    )

@@ -1,0 +1,116 @@
+"""The bytes of a page in Redis."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from chunkmesh.page_record import (
+    LAYER_HEADER_BYTES,
+    PageRecord,
+    decode_layer,
+    decode_record,
+    encode_layer,
+    encode_record,
+    field_layer,
+)
+from chunkmesh.stored_page import describe_page, key_digest, page_key
+from tests.page_samples import FORM, NAMESPACE, chain, encoded, layer_data
+
+PAGE, OTHER = chain(2)
+RECORD = PageRecord(format=FORM, parent=NAMESPACE, page_index=7)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_a_record_comes_back(dtype: str) -> None:
+    """Any worker reads what another one wrote."""
+    record = dataclasses.replace(RECORD, format=dataclasses.replace(FORM, dtype=dtype))
+    assert record == decode_record(PAGE, encode_record(PAGE, record))
+
+
+def test_a_record_is_sound_as_a_whole_or_not_at_all() -> None:
+    """Whoever can write to Redis can write anything."""
+    value = encode_record(PAGE, RECORD)
+    for position in range(len(value)):
+        damaged = bytearray(value)
+        damaged[position] ^= 0x10
+        assert decode_record(PAGE, bytes(damaged)) is None
+    assert decode_record(PAGE, value[:-1]) is None
+    assert decode_record(PAGE, value + b"\0") is None
+    assert decode_record(OTHER, value) is None
+
+
+@pytest.mark.parametrize("field", ["model_layers", "page_tokens", "layer_bytes"])
+def test_a_record_of_nonsense_sizes_is_refused(field: str) -> None:
+    """A right checksum does not make a size right."""
+    record = dataclasses.replace(RECORD, format=dataclasses.replace(FORM, **{field: 0}))  # type: ignore[arg-type]
+    assert decode_record(PAGE, encode_record(PAGE, record)) is None
+
+
+def test_a_layer_comes_back() -> None:
+    """Bytes in are bytes out."""
+    data, into = layer_data(PAGE, 3), np.zeros(FORM.layer_bytes, dtype=np.uint8)
+    assert decode_layer(PAGE, 3, encode_layer(PAGE, 3, data), into)
+    assert data.tobytes() == into.tobytes()
+
+
+def test_a_layer_value_fits_one_page_and_one_layer_only() -> None:
+    """O19: a value under a wrong key must never be used, however sound it is in itself."""
+    value = encode_layer(PAGE, 1, layer_data(PAGE, 1))
+    into = np.zeros(FORM.layer_bytes, dtype=np.uint8)
+    assert not decode_layer(OTHER, 1, value, into)
+    assert not decode_layer(PAGE, 2, value, into)
+    assert not into.any()
+
+
+@pytest.mark.parametrize("position", [0, 3, 5, 9, LAYER_HEADER_BYTES, -1])
+def test_a_damaged_layer_is_refused(position: int) -> None:
+    """One flipped bit anywhere, and nothing is copied."""
+    value = bytearray(encode_layer(PAGE, 1, layer_data(PAGE, 1)))
+    value[position] ^= 1
+    into = np.zeros(FORM.layer_bytes, dtype=np.uint8)
+    assert not decode_layer(PAGE, 1, bytes(value), into)
+    assert not into.any()
+
+
+@pytest.mark.parametrize("length", [0, LAYER_HEADER_BYTES - 1, LAYER_HEADER_BYTES + 255])
+def test_a_short_layer_is_refused(length: int) -> None:
+    """A truncated value must not be read past its end."""
+    value = encode_layer(PAGE, 1, layer_data(PAGE, 1))[:length]
+    assert not decode_layer(PAGE, 1, value, np.zeros(FORM.layer_bytes, dtype=np.uint8))
+
+
+def test_long_pages_are_written_in_commands_of_bounded_size() -> None:
+    """One huge command would stall every other client of the server."""
+    (page,) = encoded((PAGE,), range(4))
+    commands = list(page.commands(600))
+    assert [field for part in commands for field in part[::2]] == [b"m", b"0", b"1", b"2", b"3"]
+    assert all(sum(map(len, part[1::2])) <= 600 for part in commands)
+    assert len(commands) == 3
+
+
+@pytest.mark.parametrize(
+    ("field", "layer"), [(b"0", 0), (b"31", 31), (b"031", None), (b"m", None), (b"99999", None)]
+)
+def test_field_names(field: bytes, layer: int | None) -> None:
+    """Only what a writer would write counts as a layer."""
+    assert layer == field_layer(field)
+
+
+@pytest.mark.parametrize(
+    "key", [b"cm:", b"cm:zz", b"cm:" + b"AB" * 32, b"cm:" + b"ab" * 31, b"cm: " + b"ab" * 32, 7]
+)
+def test_foreign_keys_name_no_page(key: object) -> None:
+    """A scan meets whatever else lives under the prefix."""
+    assert key_digest(key) is None
+
+
+def test_a_scanned_page_covers_the_layers_that_it_has() -> None:
+    """Fields beyond the model, or of an unknown kind, count for nothing."""
+    fields = [b"m", b"0", b"2", b"4", b"x", 5]
+    found = describe_page(page_key(PAGE), encode_record(PAGE, RECORD), fields)
+    assert found.coverage is not None
+    assert (found.digest, found.record, found.coverage.layers) == (PAGE, RECORD, 0b101)
+    assert describe_page(page_key(PAGE), None, fields).coverage is None
