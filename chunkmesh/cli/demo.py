@@ -54,7 +54,7 @@ def demo(
         _report(runs, links, picture)
         if left:
             raise DemoFailed(f"processes are left: {left}")
-        if problem := _problem(runs):
+        if problem := problem_of(runs):
             raise DemoFailed(problem)
 
 
@@ -108,7 +108,7 @@ def _report(runs: tuple[Run, ...], links: str, picture: Path) -> None:
     print(f"\npicture: {picture.resolve()}")
 
 
-def _problem(runs: tuple[Run, ...]) -> str | None:
+def problem_of(runs: tuple[Run, ...]) -> str | None:
     """Say what the runs fail to show; None if all is well."""
     short, cold, cached = (run.complete for run in runs)
     if not short.text.strip():

@@ -24,7 +24,7 @@ def planned_central(options: MeshOptions, endpoints: MeshEndpoints) -> tuple[Pla
     scheduler = _scheduler(options, endpoints)
     if endpoints.hicache is None:
         return (scheduler,)
-    return (_hicache(endpoints.hicache), scheduler)
+    return (_hicache(options, endpoints.hicache), scheduler)
 
 
 def planned_workers(options: MeshOptions, endpoints: MeshEndpoints) -> tuple[PlannedChild, ...]:
@@ -32,18 +32,24 @@ def planned_workers(options: MeshOptions, endpoints: MeshEndpoints) -> tuple[Pla
     return tuple(_worker(options, endpoints, index) for index in range(len(endpoints.workers)))
 
 
-def _hicache(hicache: HicacheEndpoints) -> PlannedChild:
+def _hicache(options: MeshOptions, hicache: HicacheEndpoints) -> PlannedChild:
     flags = {
         "--redis-url": hicache.redis_url,
         "--host": LOOPBACK,
         "--port": hicache.grpc.port,
         "--http-port": hicache.side_door.port,
+        "--max-bytes": _page_budget(options) if options.redis_url is None else None,
     }
     return PlannedChild(
         command=_module("hicache", "hicache", _words(flags)),
         probe=SideDoor(address=hicache.side_door),
         address=str(hicache.grpc),
     )
+
+
+def _page_budget(options: MeshOptions) -> int:
+    """Leave our own Redis a quarter for keys, buffers and pages not yet committed."""
+    return options.redis_max_bytes * 3 // 4
 
 
 def _scheduler(options: MeshOptions, endpoints: MeshEndpoints) -> PlannedChild:

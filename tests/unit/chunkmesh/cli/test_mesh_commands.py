@@ -69,6 +69,16 @@ def test_the_scheduler_knows_hicache_and_takes_more_flags() -> None:
     assert "--page-size" not in scheduler
 
 
+def test_only_a_redis_of_our_own_gets_a_budget() -> None:
+    """HiCache must evict before our Redis is full; somebody else's Redis is theirs to size."""
+    options = dataclasses.replace(_OPTIONS, redis_max_bytes=4000)
+    hicache, _ = map(_flags, planned_central(options, _ENDPOINTS))
+    assert hicache["--max-bytes"] == "3000"
+    given = dataclasses.replace(options, redis_url="redis://r")
+    hicache, _ = map(_flags, planned_central(given, _ENDPOINTS))
+    assert "--max-bytes" not in hicache
+
+
 def test_without_a_cache_nobody_hears_of_one() -> None:
     """--no-cache must not leave a worker that dials a Redis."""
     endpoints = dataclasses.replace(_ENDPOINTS, hicache=None)
