@@ -9,12 +9,7 @@ import structlog
 import typer
 
 from chunkmesh import __version__
-from chunkmesh.cli.chat import chat
-from chunkmesh.cli.demo import demo
-from chunkmesh.cli.generate import generate
-from chunkmesh.cli.model import app as model
-from chunkmesh.cli.status import status
-from chunkmesh.cli.up import up
+from chunkmesh.cli import chat, demo, generate, model, status, up
 
 app = typer.Typer(
     name="chunkmesh",
@@ -23,12 +18,9 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-app.command()(up)
-app.command()(status)
-app.command()(generate)
-app.command()(chat)
-app.command()(demo)
-app.add_typer(model, name="model")
+for module in (up, status, generate, chat, demo):
+    app.add_typer(module.app)
+app.add_typer(model.app, name="model")
 
 
 def _print_version(wanted: bool) -> None:
@@ -41,7 +33,7 @@ def _print_version(wanted: bool) -> None:
 def _root(
     *,
     version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="And exit.")
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
     """Serve a large language model with chunked pipeline parallelism."""

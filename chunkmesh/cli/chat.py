@@ -39,6 +39,10 @@ class Conversation:
         self._messages += [("user", text), ("assistant", answer)]
 
 
+app = typer.Typer()
+
+
+@app.command()
 def chat(
     *,
     system: Annotated[str | None, typer.Option(help="The system message.")] = None,

@@ -32,6 +32,10 @@ class DemoFailed(ChunkMeshError):
     """The demo ran but did not show what it promises."""
 
 
+app = typer.Typer()
+
+
+@app.command()
 def demo(
     *,
     model_path: Annotated[str, typer.Option(help="A Hugging Face model folder, or demo.")] = "demo",

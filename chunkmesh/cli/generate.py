@@ -27,7 +27,10 @@ from chunkmesh.cli.generate_request import SamplingOptions, chat_of, read_input_
 from chunkmesh.cli.generation_client import GenerationClient
 from chunkmesh.v1 import generation_pb2 as pb
 
+app = typer.Typer()
 
+
+@app.command()
 def generate(
     prompt: Annotated[str | None, typer.Argument(help="The prompt.")] = None,
     *,

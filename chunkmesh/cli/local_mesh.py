@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeVar
@@ -64,11 +65,10 @@ class LocalMesh:
         )
         program = find_server() if options.cache and options.redis_url is None else None
         self._run_dir = _make_run_dir(options)
-        try:
+        with ExitStack() as unless_started:
+            unless_started.push(self._abandon)
             self._start(layers, program)
-        except BaseException as error:
-            self._take_down(keep_logs=isinstance(error, ChildFailed))
-            raise
+            unless_started.pop_all()
         return self
 
     def _start(self, layers: tuple[LayerRange, ...], program: Path | None) -> None:
@@ -92,6 +92,14 @@ class LocalMesh:
     ) -> None:
         """Take everything down: workers, scheduler, hicache-server, Redis."""
         self._take_down(keep_logs=kind is not None and issubclass(kind, Exception))
+
+    def _abandon(
+        self,
+        _kind: type[BaseException] | None,
+        error: BaseException | None,
+        _traceback: TracebackType | None,
+    ) -> None:
+        self._take_down(keep_logs=isinstance(error, ChildFailed))
 
     @property
     def endpoints(self) -> MeshEndpoints:

@@ -16,7 +16,10 @@ from chunkmesh.cli.generation_client import GenerationClient
 from chunkmesh.v1 import common_pb2
 from chunkmesh.v1 import generation_pb2 as pb
 
+app = typer.Typer()
 
+
+@app.command()
 def status(
     *,
     server: Server = "127.0.0.1:50051",

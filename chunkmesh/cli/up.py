@@ -5,13 +5,11 @@ from __future__ import annotations
 import json
 import sys
 import time
-from enum import StrEnum
-from pathlib import Path
-from typing import Annotated
 
 import typer
 from rich.console import Console
 
+from chunkmesh.cli import up_flags
 from chunkmesh.cli.demo_folder import model_folder
 from chunkmesh.cli.exits import EXIT_INTERRUPTED, reported
 from chunkmesh.cli.local_mesh import LocalMesh
@@ -25,59 +23,32 @@ from chunkmesh.errors import ConfigError
 _CHECK_S = 0.2
 
 
-class TransportName(StrEnum):
-    """Data planes between workers."""
-
-    UCX = "ucx"
-    GRPC = "grpc"
+app = typer.Typer()
 
 
-_Port = Annotated[int | None, typer.Option(min=1, max=65535)]
-
-
+@app.command()
 def up(
-    scheduler_flags: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[-- SCHEDULER-FLAGS]", help="Passed to the scheduler as they are."),
-    ] = None,
+    scheduler_flags: up_flags.SchedulerFlags = None,
     *,
-    model_path: Annotated[str, typer.Option(help="A Hugging Face model folder, or demo.")],
-    stages: Annotated[int, typer.Option(min=1, help="Stages of an even split.")] = 2,
-    layers: Annotated[
-        str | None, typer.Option(help="Layers of each stage, such as 0-9,10-29; sets --stages.")
-    ] = None,
-    threads: Annotated[int, typer.Option(min=1, help="Compute threads of each stage.")] = 1,
-    transport: Annotated[
-        TransportName, typer.Option(help="How activations travel.")
-    ] = TransportName.UCX,
-    page_size: Annotated[int | None, typer.Option(min=1, help="Tokens a page holds.")] = None,
-    chunked_prefill_size: Annotated[
-        int | None, typer.Option(min=1, help="Most new tokens in one microbatch.")
-    ] = None,
-    redis_url: Annotated[
-        str | None, typer.Option(help="Use this Redis instead of starting one.")
-    ] = None,
-    no_cache: Annotated[bool, typer.Option("--no-cache", help="No prefix cache.")] = False,
-    host: Annotated[
-        str, typer.Option(help="Where the scheduler listens; the rest stays on loopback.")
-    ] = "127.0.0.1",
-    port: Annotated[
-        int | None, typer.Option(min=1, max=65535, help="Users' port. Default 50051 or the next.")
-    ] = None,
-    internal_port: _Port = None,
-    http_port: _Port = None,
-    hicache_port: _Port = None,
-    max_total_tokens: Annotated[
-        int | None, typer.Option(min=1, help="KV capacity of each worker, in tokens.")
-    ] = None,
-    dtype: Annotated[str | None, typer.Option(help="Compute type of the workers.")] = None,
-    log_dir: Annotated[
-        Path | None, typer.Option(help="Keep logs here. Default: a temporary folder.")
-    ] = None,
-    ready_timeout: Annotated[float, typer.Option(help="Seconds until all must serve.")] = 300.0,
-    json_output: Annotated[
-        bool, typer.Option("--json", help="Print the endpoints as one line of JSON when ready.")
-    ] = False,
+    model_path: up_flags.ModelPath,
+    stages: up_flags.Stages = 2,
+    layers: up_flags.Layers = None,
+    threads: up_flags.Threads = 1,
+    transport: up_flags.Transport = up_flags.TransportName.UCX,
+    page_size: up_flags.PageSize = None,
+    chunked_prefill_size: up_flags.ChunkedPrefillSize = None,
+    redis_url: up_flags.RedisUrl = None,
+    no_cache: up_flags.NoCache = False,
+    host: up_flags.Host = "127.0.0.1",
+    port: up_flags.Port = None,
+    internal_port: up_flags.InternalPort = None,
+    http_port: up_flags.HttpPort = None,
+    hicache_port: up_flags.HicachePort = None,
+    max_total_tokens: up_flags.MaxTotalTokens = None,
+    dtype: up_flags.Dtype = None,
+    log_dir: up_flags.LogDir = None,
+    ready_timeout: up_flags.ReadyTimeout = 300.0,
+    json_output: up_flags.JsonOutput = False,
 ) -> None:
     """Start Redis, hicache-server, the scheduler and the stage workers; Ctrl-C ends them all."""
     with reported():
