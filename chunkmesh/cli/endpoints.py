@@ -1,0 +1,78 @@
+"""Where the processes of a mesh listen. Pure."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from chunkmesh.address import LOOPBACK, HostPort
+from chunkmesh.cli.partition import inclusive
+from chunkmesh.layers import LayerRange
+
+_LOOPBACK_FOR = {"0.0.0.0": LOOPBACK, "::": "::1"}
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerEndpoints:
+    """Addresses of one stage worker."""
+
+    layers: LayerRange
+    data: HostPort
+    """Where activations arrive."""
+    grpc: HostPort
+    side_door: HostPort
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class HicacheEndpoints:
+    """Addresses of hicache-server and of the Redis behind it."""
+
+    grpc: HostPort
+    side_door: HostPort
+    redis_url: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class MeshEndpoints:
+    """Addresses of a whole mesh, as this machine reaches them."""
+
+    scheduler: HostPort
+    """The users' port."""
+    internal: HostPort
+    """Where workers attach."""
+    side_door: HostPort
+    """The scheduler's."""
+    hicache: HicacheEndpoints | None
+    """None without a cache."""
+    workers: tuple[WorkerEndpoints, ...]
+    """By stage."""
+
+    @property
+    def redis_url(self) -> str | None:
+        """Where pages are stored; None without a cache."""
+        return None if self.hicache is None else self.hicache.redis_url
+
+    def as_fields(self) -> dict[str, object]:
+        """Return plain values for one line of JSON."""
+        hicache = self.hicache
+        return {
+            "scheduler": str(self.scheduler),
+            "internal": str(self.internal),
+            "side_door": str(self.side_door),
+            "hicache": None if hicache is None else str(hicache.grpc),
+            "hicache_side_door": None if hicache is None else str(hicache.side_door),
+            "redis_url": self.redis_url,
+            "workers": [
+                {
+                    "layers": inclusive(worker.layers),
+                    "data": str(worker.data),
+                    "grpc": str(worker.grpc),
+                    "side_door": str(worker.side_door),
+                }
+                for worker in self.workers
+            ],
+        }
+
+
+def reachable(host: str) -> str:
+    """Return how this machine itself reaches a server that is bound to host."""
+    return _LOOPBACK_FOR.get(host, host)

@@ -1,0 +1,71 @@
+"""Builds Generate requests from what a user types. Pure but for reading the files named."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from chunkmesh.errors import ConfigError
+from chunkmesh.v1 import generation_pb2 as pb
+
+_ID_LIMIT = 1 << 32
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingOptions:
+    """Sampling flags; None leaves the choice to the model and the scheduler."""
+
+    max_new_tokens: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    seed: int | None = None
+    stop: tuple[str, ...] = ()
+    ignore_eos: bool = False
+
+    def message(self) -> pb.SamplingParams:
+        """Return the message."""
+        return pb.SamplingParams(**dataclasses.asdict(self))
+
+
+def read_prompt(path: Path) -> str:
+    """Read a prompt file as UTF-8; - means standard input.
+
+    Raises:
+        ConfigError: it cannot be read; names it.
+    """
+    try:
+        return sys.stdin.read() if str(path) == "-" else path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"cannot read {path}: {error}") from error
+
+
+def read_input_ids(path: Path) -> bytes:
+    """Read a JSON list of token ids and return them as little-endian unsigned 32-bit.
+
+    Raises:
+        ConfigError: it cannot be read, or an entry is no id; names it.
+    """
+    try:
+        ids = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"cannot read {path}: {error}") from error
+    if not isinstance(ids, list):
+        raise ConfigError(f"{path}: expected a JSON list of token ids")
+    for index, token_id in enumerate(ids):
+        if type(token_id) is not int or not 0 <= token_id < _ID_LIMIT:
+            text = json.dumps(token_id)[:40]
+            raise ConfigError(f"{path}: entry {index} is {text}, not an id in [0, 2^32)")
+    return np.asarray(ids, dtype="<u4").tobytes()
+
+
+def chat_of(*messages: tuple[str, str]) -> pb.Chat:
+    """Return a chat of (role, content) pairs."""
+    return pb.Chat(
+        messages=[pb.ChatMessage(role=role, content=content) for role, content in messages]
+    )

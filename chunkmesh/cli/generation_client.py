@@ -1,0 +1,99 @@
+"""Talks to a mesh's scheduler for the command line: plain calls, errors of our own tree."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Self, cast
+
+import grpc
+
+from chunkmesh.address import HostPort
+from chunkmesh.errors import Unavailable
+from chunkmesh.grpc_options import CLIENT_OPTIONS
+from chunkmesh.status import DETAILS_KEY, from_rpc_error
+from chunkmesh.v1 import generation_pb2 as pb
+from chunkmesh.v1 import generation_pb2_grpc, hicache_pb2, hicache_pb2_grpc
+
+_UNARY_TIMEOUT_S = 30.0
+
+
+class GenerationClient:
+    """One channel to a scheduler, closed with the context."""
+
+    def __init__(self, server: HostPort) -> None:
+        """Connect on first use."""
+        self._server = server
+        self._channel = grpc.insecure_channel(str(server), options=CLIENT_OPTIONS)
+        self._stub = generation_pb2_grpc.GenerationStub(self._channel)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._channel.close()
+
+    def generate(self, request: pb.GenerateRequest) -> Generator[pb.GenerateResponse, None, None]:
+        """Run a request and yield what comes; closing the iterator cancels the call.
+
+        Raises:
+            ChunkMeshError: what the scheduler says, or that nobody answers.
+        """
+        call = self._stub.Generate(request)
+        try:
+            with _own_errors(self._server):
+                yield from call
+        finally:
+            cast("grpc.Call", call).cancel()
+
+    def model_info(self) -> pb.GetModelInfoResponse:
+        """Describe the model. Raises as generate does."""
+        with _own_errors(self._server):
+            return self._stub.GetModelInfo(pb.GetModelInfoRequest(), timeout=_UNARY_TIMEOUT_S)
+
+    def server_info(self) -> pb.GetServerInfoResponse:
+        """Describe the mesh. Raises as generate does."""
+        with _own_errors(self._server):
+            return self._stub.GetServerInfo(pb.GetServerInfoRequest(), timeout=_UNARY_TIMEOUT_S)
+
+    def count_tokens(self, chat: pb.Chat) -> int:
+        """Return the length of a chat's prompt in tokens. Raises as generate does."""
+        request = pb.TokenizeRequest(chat=chat)
+        with _own_errors(self._server):
+            return len(self._stub.Tokenize(request, timeout=_UNARY_TIMEOUT_S).input_ids)
+
+
+def count_stored_pages(hicache: HostPort) -> int:
+    """Return how many pages a hicache-server knows, those of some layers only included.
+
+    Raises:
+        ChunkMeshError: it does not answer.
+    """
+    with grpc.insecure_channel(str(hicache), options=CLIENT_OPTIONS) as channel:
+        stub = hicache_pb2_grpc.HiCacheStub(channel)
+        with _own_errors(hicache):
+            stats = stub.GetStats(hicache_pb2.GetStatsRequest(), timeout=_UNARY_TIMEOUT_S)
+    return stats.num_pages + stats.num_partial_pages
+
+
+@contextmanager
+def _own_errors(server: HostPort) -> Iterator[None]:
+    try:
+        yield
+    except grpc.RpcError as error:
+        if error.code() is grpc.StatusCode.UNAVAILABLE and not _said_by_server(error):
+            raise Unavailable(
+                f"no answer from {server} ({error.details()}): start a mesh with"
+                " `chunkmesh up --model-path demo`, or name another with --server HOST:PORT"
+            ) from error
+        raise from_rpc_error(error) from error
+
+
+def _said_by_server(error: grpc.RpcError) -> bool:
+    return any(entry.key == DETAILS_KEY for entry in error.trailing_metadata() or ())

@@ -1,0 +1,112 @@
+"""The command lines of a mesh's services, in the order in which they start.
+
+Services are run as modules of this Python; `-P` keeps the current folder from shadowing them.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+
+from chunkmesh.address import LOOPBACK
+from chunkmesh.cli.child_process import ChildCommand
+from chunkmesh.cli.endpoints import HicacheEndpoints, MeshEndpoints
+from chunkmesh.cli.mesh_options import MeshOptions
+from chunkmesh.cli.partition import inclusive
+from chunkmesh.cli.process_family import PlannedChild
+from chunkmesh.cli.readiness import SideDoor
+
+_THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+
+
+def planned_central(options: MeshOptions, endpoints: MeshEndpoints) -> tuple[PlannedChild, ...]:
+    """Return hicache-server (with a cache) and the scheduler."""
+    scheduler = _scheduler(options, endpoints)
+    if endpoints.hicache is None:
+        return (scheduler,)
+    return (_hicache(options, endpoints.hicache), scheduler)
+
+
+def planned_workers(options: MeshOptions, endpoints: MeshEndpoints) -> tuple[PlannedChild, ...]:
+    """Return the stage workers by stage."""
+    return tuple(_worker(options, endpoints, index) for index in range(len(endpoints.workers)))
+
+
+def _hicache(options: MeshOptions, hicache: HicacheEndpoints) -> PlannedChild:
+    flags = {
+        "--redis-url": hicache.redis_url,
+        "--host": LOOPBACK,
+        "--port": hicache.grpc.port,
+        "--http-port": hicache.side_door.port,
+        "--max-bytes": _page_budget(options) if options.redis_url is None else None,
+    }
+    return PlannedChild(
+        command=_module("hicache", "hicache", _words(flags)),
+        probe=SideDoor(address=hicache.side_door),
+        address=str(hicache.grpc),
+    )
+
+
+def _page_budget(options: MeshOptions) -> int:
+    """Leave our own Redis a quarter for keys, buffers and pages not yet committed."""
+    return options.redis_max_bytes * 3 // 4
+
+
+def _scheduler(options: MeshOptions, endpoints: MeshEndpoints) -> PlannedChild:
+    flags = {
+        "--model-path": options.model_path,
+        "--host": options.host,
+        "--port": endpoints.scheduler.port,
+        "--internal-port": endpoints.internal.port,
+        "--http-port": endpoints.side_door.port,
+        "--hicache-url": None if endpoints.hicache is None else endpoints.hicache.grpc,
+        "--page-size": options.page_tokens,
+        "--chunked-prefill-size": options.chunked_prefill_tokens,
+    }
+    return PlannedChild(
+        command=_module("scheduler", "scheduler", (*_words(flags), *options.scheduler_flags)),
+        probe=SideDoor(address=endpoints.side_door),
+        address=str(endpoints.scheduler),
+    )
+
+
+def _worker(options: MeshOptions, endpoints: MeshEndpoints, index: int) -> PlannedChild:
+    worker = endpoints.workers[index]
+    is_last = index + 1 == len(endpoints.workers)
+    flags = {
+        "--model-path": options.model_path,
+        "--layers": inclusive(worker.layers),
+        "--peer": None if is_last else endpoints.workers[index + 1].data,
+        "--host": LOOPBACK,
+        "--data-port": worker.data.port,
+        "--port": worker.grpc.port,
+        "--http-port": worker.side_door.port,
+        "--scheduler": endpoints.internal,
+        "--redis-url": endpoints.redis_url,
+        "--threads": options.threads,
+        "--transport": options.transport,
+    }
+    words = (*_words(flags), *options.worker_flags)
+    return PlannedChild(
+        command=_module(f"worker-{index}", "stage_worker", words, threads=options.threads),
+        probe=SideDoor(address=worker.side_door),
+        address=str(worker.data),
+    )
+
+
+def _words(flags: Mapping[str, object]) -> tuple[str, ...]:
+    """Leave out flags of None: the service's own default holds."""
+    given = ((flag, str(value)) for flag, value in flags.items() if value is not None)
+    return tuple(word for pair in given for word in pair)
+
+
+def _module(name: str, module: str, words: tuple[str, ...], *, threads: int = 1) -> ChildCommand:
+    return ChildCommand(
+        name=name,
+        command=(sys.executable, "-P", "-m", module, *words),
+        environment={
+            **dict.fromkeys(_THREAD_VARIABLES, str(threads)),
+            "PYTHONUNBUFFERED": "1",
+            "HF_HUB_OFFLINE": "1",
+        },
+    )

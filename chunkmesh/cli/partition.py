@@ -1,0 +1,66 @@
+"""Which layers each stage gets: an even split, or the ranges that the user names."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+from pathlib import Path
+
+from chunkmesh.errors import ConfigError
+from chunkmesh.layers import LayerRange, check_tiling, partition
+
+
+def parse_ranges(text: str) -> tuple[LayerRange, ...]:
+    """Read the ranges of the stages in order, such as 0-14,15-29 (inclusive) or 0:15,15:30.
+
+    Raises:
+        ConfigError: a part is no range, or they are not in order; names it.
+    """
+    ranges = tuple(LayerRange.parse(part) for part in text.split(","))
+    for before, after in pairwise(ranges):
+        if after.first < before.last:
+            raise ConfigError(f"--layers: {after} must come after {before}, stages run in order")
+    return ranges
+
+
+def stage_ranges(
+    num_layers: int, *, num_stages: int, named: tuple[LayerRange, ...] | None
+) -> tuple[LayerRange, ...]:
+    """Return the layers of each stage: those named, or an even split over num_stages.
+
+    Raises:
+        ConfigError: the ranges do not tile the model, or there are more stages than layers.
+    """
+    if named is None:
+        return partition(num_layers, num_stages)
+    tiling = check_tiling(named, num_layers)
+    if not tiling.complete:
+        raise ConfigError(f"--layers do not tile a model of {num_layers} layers: {tiling}")
+    return named
+
+
+def inclusive(layers: LayerRange) -> str:
+    """Write a range as the --layers flag of a worker takes it."""
+    return f"{layers.first}-{layers.last - 1}"
+
+
+def read_num_layers(model_path: Path) -> int:
+    """Read the number of decoder layers from a model folder's config.json.
+
+    Raises:
+        ConfigError: the folder is no model; names what is missing.
+    """
+    path = model_path / "config.json"
+    try:
+        config = json.loads(path.read_text())
+    except FileNotFoundError:
+        raise ConfigError(
+            f"--model-path {model_path}: no config.json there; give a Hugging Face model folder,"
+            " or demo"
+        ) from None
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"--model-path: cannot read {path}: {error}") from error
+    num_layers = config.get("num_hidden_layers") if isinstance(config, dict) else None
+    if not isinstance(num_layers, int) or num_layers < 1:
+        raise ConfigError(f"--model-path: {path} has no num_hidden_layers")
+    return num_layers

@@ -1,0 +1,89 @@
+"""The command `chunkmesh status`: the mesh as its scheduler sees it."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import typer
+from google.protobuf.json_format import MessageToDict
+from rich.console import Console
+from rich.table import Table
+
+from chunkmesh.cli.exits import parse_server, reported
+from chunkmesh.cli.flags import Server
+from chunkmesh.cli.generation_client import GenerationClient
+from chunkmesh.v1 import common_pb2
+from chunkmesh.v1 import generation_pb2 as pb
+
+app = typer.Typer()
+
+
+@app.command()
+def status(
+    *,
+    server: Server = "127.0.0.1:50051",
+    json_output: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Show the stages, links and load of a mesh."""
+    address = parse_server(server)
+    with reported(), GenerationClient(address) as client:
+        info = client.server_info()
+    if json_output:
+        fields = MessageToDict(
+            info, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
+        )
+        print(json.dumps(fields))
+        return
+    console = Console()
+    console.print(summary(info), highlight=False, soft_wrap=True)
+    console.print(worker_table(info))
+
+
+def summary(info: pb.GetServerInfoResponse) -> str:
+    """Return the state of the whole mesh in a few lines."""
+    used = info.num_pages - info.free_pages
+    requests = (
+        f"{info.num_requests_running} running, {info.num_requests_waiting} waiting,"
+        f" {info.num_microbatches_in_flight} microbatches in flight"
+    )
+    lines = [
+        f"mesh      {'ready' if info.ready else 'not ready: ' + info.reason}",
+        f"version   {info.version}, epoch {info.epoch}",
+        f"requests  {requests}",
+        f"pages     {used} of {info.num_pages} in use, {info.page_tokens} tokens each",
+        f"chunks    {info.chunk_strategy}, {info.chunked_prefill_tokens} tokens",
+        f"cache     {info.cache_fault or 'ok'}",
+    ]
+    if info.missing_layers:
+        missing = ", ".join(map(layers_text, info.missing_layers))
+        lines.insert(1, f"missing   layers {missing}")
+    return "\n".join(lines)
+
+
+def worker_table(info: pb.GetServerInfoResponse) -> Table:
+    """Return one row a worker."""
+    table = Table(
+        "stage", "layers", "worker", "device", "data address", "KV tokens", "link to next"
+    )
+    for worker in info.workers:
+        table.add_row(
+            str(worker.stage_index) if worker.HasField("stage_index") else "spare",
+            layers_text(worker.layers),
+            worker.worker_id,
+            worker.device,
+            worker.data_address,
+            str(worker.kv_capacity_tokens),
+            link_text(worker.outbound) if worker.HasField("outbound") else "",
+        )
+    return table
+
+
+def layers_text(layers: common_pb2.LayerRange) -> str:
+    """Return a range as users write it: 0-14."""
+    return f"{layers.first}-{layers.last - 1}"
+
+
+def link_text(link: pb.LinkInfo) -> str:
+    """Return a link's transport and round trip."""
+    return f"{link.transport}, {link.rtt_us / 1000:.2f} ms"

@@ -1,0 +1,142 @@
+"""The command `chunkmesh up`: a whole mesh on this machine, until Ctrl-C."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+
+import typer
+from rich.console import Console
+
+from chunkmesh.cli import up_flags
+from chunkmesh.cli.demo_folder import model_folder
+from chunkmesh.cli.exits import EXIT_INTERRUPTED, reported
+from chunkmesh.cli.local_mesh import LocalMesh
+from chunkmesh.cli.mesh_options import MeshOptions
+from chunkmesh.cli.mesh_table import MeshTable
+from chunkmesh.cli.partition import inclusive, parse_ranges
+from chunkmesh.cli.process_family import ChildState
+from chunkmesh.cli.stop_signals import StopRequested, StopSignals
+from chunkmesh.errors import ConfigError
+
+_CHECK_S = 0.2
+
+
+app = typer.Typer()
+
+
+@app.command()
+def up(
+    scheduler_flags: up_flags.SchedulerFlags = None,
+    *,
+    model_path: up_flags.ModelPath,
+    stages: up_flags.Stages = 2,
+    layers: up_flags.Layers = None,
+    threads: up_flags.Threads = 1,
+    transport: up_flags.Transport = up_flags.TransportName.UCX,
+    page_size: up_flags.PageSize = None,
+    chunked_prefill_size: up_flags.ChunkedPrefillSize = None,
+    redis_url: up_flags.RedisUrl = None,
+    no_cache: up_flags.NoCache = False,
+    host: up_flags.Host = "127.0.0.1",
+    port: up_flags.Port = None,
+    internal_port: up_flags.InternalPort = None,
+    http_port: up_flags.HttpPort = None,
+    hicache_port: up_flags.HicachePort = None,
+    max_total_tokens: up_flags.MaxTotalTokens = None,
+    dtype: up_flags.Dtype = None,
+    log_dir: up_flags.LogDir = None,
+    ready_timeout: up_flags.ReadyTimeout = 300.0,
+    json_output: up_flags.JsonOutput = False,
+) -> None:
+    """Start Redis, hicache-server, the scheduler and the stage workers; Ctrl-C ends them all."""
+    with reported():
+        options = MeshOptions(
+            model_path=model_folder(model_path),
+            num_stages=stages,
+            layers=None if layers is None else parse_ranges(layers),
+            threads=threads,
+            transport=transport.value,
+            page_tokens=page_size,
+            chunked_prefill_tokens=chunked_prefill_size,
+            redis_url=redis_url,
+            cache=not no_cache,
+            host=host,
+            port=port,
+            internal_port=internal_port,
+            http_port=http_port,
+            hicache_port=hicache_port,
+            prefer_usual_ports=True,
+            scheduler_flags=_checked_flags(scheduler_flags or []),
+            worker_flags=_worker_flags(max_total_tokens, dtype),
+            log_dir=log_dir,
+            ready_timeout_s=ready_timeout,
+        )
+        _run(options, json_output=json_output)
+
+
+def _checked_flags(words: list[str]) -> tuple[str, ...]:
+    if words and not words[0].startswith("--"):
+        raise ConfigError(f"{words[0]!r} is not expected here; scheduler flags go after --")
+    return tuple(words)
+
+
+def _worker_flags(max_total_tokens: int | None, dtype: str | None) -> tuple[str, ...]:
+    flags: list[str] = []
+    if max_total_tokens is not None:
+        flags += ["--max-total-tokens", str(max_total_tokens)]
+    if dtype is not None:
+        flags += ["--dtype", dtype]
+    return tuple(flags)
+
+
+def _run(options: MeshOptions, *, json_output: bool) -> None:
+    """Keep the mesh up until a signal or a failure.
+
+    Raises:
+        ChunkMeshError: the mesh could not start or a process of it died; all are down.
+        typer.Exit: stopped before it was ready.
+    """
+    table = MeshTable(Console(stderr=True))
+
+    def observe(states: tuple[ChildState, ...]) -> None:
+        table.show(states)
+        signals.check()
+
+    mesh = LocalMesh(options, observe)
+    with StopSignals(on_second=mesh.kill) as signals:
+        try:
+            with table, mesh:
+                table.close()
+                print(_as_json(mesh) if json_output else _as_text(mesh), flush=True)
+                while signals.received is None:
+                    mesh.check()
+                    time.sleep(_CHECK_S)
+                print(f"{signals.received.name}: taking the mesh down", file=sys.stderr)
+        except StopRequested as error:
+            raise typer.Exit(EXIT_INTERRUPTED) from error
+
+
+def _as_json(mesh: LocalMesh) -> str:
+    pids = {state.name: state.pid for state in mesh.processes()}
+    return json.dumps({**mesh.endpoints.as_fields(), "run_dir": str(mesh.run_dir), "pids": pids})
+
+
+def _as_text(mesh: LocalMesh) -> str:
+    endpoints = mesh.endpoints
+    lines = [
+        f"scheduler  {endpoints.scheduler}  (side door http://{endpoints.side_door})",
+        *(
+            f"worker-{index}   {worker.data}  (layers {inclusive(worker.layers)},"
+            f" side door http://{worker.side_door})"
+            for index, worker in enumerate(endpoints.workers)
+        ),
+    ]
+    if endpoints.hicache is not None:
+        hicache = endpoints.hicache
+        lines.append(f"hicache    {hicache.grpc}  (side door http://{hicache.side_door})")
+        lines.append(f"redis      {hicache.redis_url}")
+    lines.append(f"logs       {mesh.run_dir}")
+    lines.append(f'try        chunkmesh generate --server {endpoints.scheduler} "Hello"')
+    return "\n".join([*lines, "Ctrl-C takes everything down."])

@@ -1,0 +1,72 @@
+"""The flags of `chunkmesh up`, each with its help text."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+_MAX_PORT = 65535
+
+
+class TransportName(StrEnum):
+    """Data planes between workers."""
+
+    UCX = "ucx"
+    GRPC = "grpc"
+
+
+class DtypeName(StrEnum):
+    """Element types of compute and KV."""
+
+    AUTO = "auto"
+    FLOAT32 = "float32"
+    BFLOAT16 = "bfloat16"
+    FLOAT16 = "float16"
+
+
+SchedulerFlags = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[-- SCHEDULER-FLAGS]", help="After --, flags for the scheduler as they are."
+    ),
+]
+ModelPath = Annotated[str, typer.Option(help="A Hugging Face model folder, or demo.")]
+Stages = Annotated[int, typer.Option(min=1, help="Stages of an even split.")]
+Layers = Annotated[
+    str | None, typer.Option(help="Layers of each stage, such as 0-9,10-29; instead of --stages.")
+]
+Threads = Annotated[int, typer.Option(min=1, help="Compute threads of each stage.")]
+Transport = Annotated[TransportName, typer.Option(help="How activations travel.")]
+PageSize = Annotated[int | None, typer.Option(min=1, help="Tokens a page holds.")]
+ChunkedPrefillSize = Annotated[
+    int | None, typer.Option(min=1, help="Most new tokens in one microbatch.")
+]
+RedisUrl = Annotated[str | None, typer.Option(help="Use this Redis instead of starting one.")]
+NoCache = Annotated[bool, typer.Option("--no-cache", help="No prefix cache.")]
+Host = Annotated[str, typer.Option(help="Where the scheduler listens; the rest is on loopback.")]
+Port = Annotated[
+    int | None, typer.Option(min=1, max=_MAX_PORT, help="Users' port. Default 50051 or the next.")
+]
+InternalPort = Annotated[
+    int | None,
+    typer.Option(min=1, max=_MAX_PORT, help="Workers' port. Default 50052 or the next."),
+]
+HttpPort = Annotated[
+    int | None, typer.Option(min=1, max=_MAX_PORT, help="Scheduler's side door. Default any.")
+]
+HicachePort = Annotated[
+    int | None,
+    typer.Option(min=1, max=_MAX_PORT, help="HiCache's port. Default 50071 or the next."),
+]
+MaxTotalTokens = Annotated[
+    int | None, typer.Option(min=1, help="KV capacity of each worker, in tokens.")
+]
+Dtype = Annotated[DtypeName | None, typer.Option(help="Element type of compute and KV.")]
+LogDir = Annotated[Path | None, typer.Option(help="Keep logs here. Default: a temporary folder.")]
+ReadyTimeout = Annotated[float, typer.Option(min=0, help="Seconds until all must serve.")]
+JsonOutput = Annotated[
+    bool, typer.Option("--json", help="Print the endpoints as one line of JSON when ready.")
+]

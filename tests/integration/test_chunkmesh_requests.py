@@ -1,0 +1,232 @@
+"""`chunkmesh generate`, `chat` and `status` against a scripted Generation server."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner, Result
+
+from chunkmesh import __version__
+from chunkmesh.cli.__main__ import app
+from chunkmesh.errors import InvalidRequest, Overloaded, StageUnavailable
+from tests.fake_generation import FakeGeneration, script
+
+_TIMEOUT_S = 30
+
+
+@pytest.fixture
+def server() -> Iterator[FakeGeneration]:
+    """Yield a server that answers Hello world."""
+    made = FakeGeneration()
+    yield made
+    made.close()
+
+
+def _run(command: str, *words: str, typed: str | None = None) -> Result:
+    return CliRunner().invoke(app, [command, *words], input=typed)
+
+
+def test_generate_streams_the_text(server: FakeGeneration) -> None:
+    """Standard output holds the text and a final newline, nothing else."""
+    result = _run("generate", "Say hello", "--server", server.address)
+    assert (result.exit_code, result.stdout, result.stderr) == (0, "Hello world\n", "")
+    assert server.requests[0].text == "Say hello"
+    assert server.requests[0].stream
+
+
+def test_generate_sends_only_the_flags_that_were_given(server: FakeGeneration) -> None:
+    """An absent field takes the model's own default; zero is a value."""
+    _run("generate", "x", "--server", server.address, "--temperature", "0", "--top-k", "3",
+         "--stop", "a", "--stop", "b", "--seed", "18446744073709551615", "--ignore-eos",
+         "--cache-salt", "mine")  # fmt: skip
+    request = server.requests[0]
+    sent = request.sampling_params
+    assert (sent.HasField("temperature"), sent.temperature, sent.top_k) == (True, 0.0, 3)
+    assert (list(sent.stop), sent.seed, sent.ignore_eos) == (["a", "b"], 2**64 - 1, True)
+    assert not any(sent.HasField(name) for name in ("top_p", "min_p", "max_new_tokens"))
+    assert request.cache_salt == "mine"
+
+
+def test_generate_json_has_exactly_the_promised_fields(server: FakeGeneration) -> None:
+    """Scripts parse this object."""
+    server.replies = script("a\u00e9", cached=16)
+    result = _run("generate", "x", "--json", "--server", server.address)
+    assert json.loads(result.stdout) == {
+        "text": "a\u00e9",
+        "output_ids": [5, 6, 7],
+        "prompt_tokens": 100,
+        "cached_tokens": 16,
+        "completion_tokens": 3,
+        "finish_reason": "length",
+        "ttft_ms": 12.5,
+        "e2e_ms": 20.0,
+        "chunks": [64, 20],
+    }
+    assert not server.requests[0].stream
+
+
+def test_generate_reads_ids_and_files(server: FakeGeneration, tmp_path: Path) -> None:
+    """Ids pass untouched, as bytes, for they may be a million."""
+    ids, text = tmp_path / "ids.json", tmp_path / "prompt.txt"
+    ids.write_text("[0, 1, 49151]")
+    text.write_text("from a file\n", encoding="utf-8")
+    _run("generate", "--input-ids", str(ids), "--server", server.address)
+    _run("generate", "--prompt-file", str(text), "--server", server.address)
+    _run("generate", "--prompt-file", "-", "--server", server.address, typed="piped")
+    _run("generate", "hi", "--chat", "--server", server.address)
+    by_ids, by_file, by_pipe, by_chat = server.requests
+    assert np.frombuffer(by_ids.input_ids_le, "<u4").tolist() == [0, 1, 49151]
+    assert (by_file.text, by_pipe.text) == ("from a file\n", "piped")
+    assert [(m.role, m.content) for m in by_chat.chat.messages] == [("user", "hi")]
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [
+        ("[1, -2]", "entry 1 is -2, not an id"),
+        ("[true]", "entry 0 is true, not an id"),
+        ("[4294967296]", "entry 0 is 4294967296, not an id"),
+        ('{"ids": []}', "expected a JSON list"),
+        ("[1,", "cannot read"),
+    ],
+)
+def test_generate_refuses_a_bad_file_of_ids(tmp_path: Path, content: str, complaint: str) -> None:
+    """A wrong file is a usage error, found before anything is sent."""
+    path = tmp_path / "ids.json"
+    path.write_text(content)
+    result = _run("generate", "--input-ids", str(path))
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert complaint in result.stderr
+
+
+@pytest.mark.parametrize("words", [[], ["x", "--input-ids", "y"], ["x", "--server", "nowhere"]])
+def test_generate_refuses_a_wrong_call(words: list[str]) -> None:
+    """Usage errors end with 2, as everywhere."""
+    assert _run("generate", *words).exit_code == 2
+
+
+def test_an_error_is_one_line_with_reason_and_field(server: FakeGeneration) -> None:
+    """The status details are for this line."""
+    server.error = InvalidRequest("top_p 2.0 is not in (0, 1]", field="sampling_params.top_p")
+    result = _run("generate", "x", "--server", server.address, "--top-p", "2")
+    assert (result.exit_code, result.stdout) == (1, "")
+    expected = (
+        "chunkmesh: invalid request: top_p 2.0 is not in (0, 1] (field sampling_params.top_p)\n"
+    )
+    assert expected == result.stderr
+
+
+def test_an_error_says_when_to_try_again(server: FakeGeneration) -> None:
+    """RetryInfo is of use only if it is shown."""
+    server.error = Overloaded("128 requests wait, the limit", retry_after_s=2.5)
+    result = _run("generate", "x", "--server", server.address)
+    expected = "chunkmesh: overloaded: 128 requests wait, the limit (try again in 2.5 s)\n"
+    assert expected == result.stderr
+
+
+def test_a_missing_stage_is_not_taken_for_a_missing_server(server: FakeGeneration) -> None:
+    """Both are UNAVAILABLE, but only one is cured by starting a mesh."""
+    server.error = StageUnavailable("layers 15-29 have no worker")
+    result = _run("generate", "x", "--server", server.address)
+    expected = "chunkmesh: stage unavailable: layers 15-29 have no worker\n"
+    assert (result.exit_code, result.stderr) == (1, expected)
+
+
+@pytest.mark.parametrize("command", [["generate", "x"], ["status"], ["status", "--json"]])
+def test_an_unreachable_server_is_named_with_a_remedy(command: list[str]) -> None:
+    """The commonest failure of a newcomer."""
+    result = _run(*command, "--server", "127.0.0.1:1")
+    assert result.exit_code == 1
+    assert "no answer from 127.0.0.1:1" in result.stderr
+    assert "chunkmesh up" in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+
+
+def test_ctrl_c_cancels_the_call(server: FakeGeneration) -> None:
+    """A request nobody waits for must stop costing the mesh."""
+    server.hang = True
+    command = [sys.executable, "-m", "chunkmesh.cli", "generate", "x", "--server", server.address]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.read(5) == "Hello"
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=_TIMEOUT_S)
+    assert (process.returncode, errors) == (130, "")
+    assert server.cancelled.wait(10)
+
+
+def test_prefill_shows_a_bar_on_a_terminal_only(server: FakeGeneration) -> None:
+    """Progress is asked for and drawn on standard error if a person looks at it."""
+    server.hang = True
+    server.replies = [*script()[:1], *script()[-1:]]
+    command = [sys.executable, "-m", "chunkmesh.cli", "generate", "x", "--server", server.address]
+    primary, secondary = pty.openpty()
+    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "120"}
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=secondary, env=environment
+    ) as process:
+        os.close(secondary)
+        drawn = b""
+        while b"1.5 s left" not in drawn:
+            drawn += os.read(primary, 4096)
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=_TIMEOUT_S)
+    os.close(primary)
+    assert b"64/100 tokens" in drawn
+    assert b"chunk 1/2" in drawn
+    assert server.requests[0].return_progress
+
+
+def test_chat_keeps_the_history_until_reset(server: FakeGeneration) -> None:
+    """Each turn sends all messages; /reset keeps only the system message."""
+    typed = "first\n\nsecond\n/reset\nthird\n/exit\nnever\n"
+    result = _run("chat", "--system", "Be brief.", "--server", server.address, typed=typed)
+    assert (result.exit_code, result.stdout) == (0, "Hello world\n" * 3)
+    chats = [[(m.role, m.content) for m in request.chat.messages] for request in server.requests]
+    opening = ("system", "Be brief.")
+    assert chats == [
+        [opening, ("user", "first")],
+        [opening, ("user", "first"), ("assistant", "Hello world"), ("user", "second")],
+        [opening, ("user", "third")],
+    ]
+
+
+def test_piped_chat_ends_at_an_error(server: FakeGeneration) -> None:
+    """A script must notice that a turn failed."""
+    server.error = InvalidRequest("prompt of 9000 tokens, the context holds 8192", field="chat")
+    result = _run("chat", "--server", server.address, typed="first\nsecond\n")
+    assert (result.exit_code, len(server.requests)) == (1, 1)
+    assert "9000 tokens" in result.stderr
+
+
+def test_status_shows_stages_and_links(server: FakeGeneration) -> None:
+    """Which layers, where, and how they are linked."""
+    result = _run("status", "--server", server.address)
+    assert result.exit_code == 0
+    assert "mesh      ready" in result.stdout
+    assert "pages     10 of 1000 in use, 64 tokens each" in result.stdout
+    for text in ("0-14", "15-29", "tcp"):
+        assert text in result.stdout
+
+
+def test_status_json_has_every_field(server: FakeGeneration) -> None:
+    """Scripts rely on zeros being there."""
+    fields = json.loads(_run("status", "--json", "--server", server.address).stdout)
+    assert (fields["ready"], fields["num_requests_waiting"], fields["cache_fault"]) == (True, 0, "")
+    assert fields["workers"][0]["outbound"] == {"transport": "tcp", "rtt_us": 250}
+
+
+def test_version() -> None:
+    """--version prints the version alone."""
+    assert _run("--version").stdout == f"{__version__}\n"

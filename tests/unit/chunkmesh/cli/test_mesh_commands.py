@@ -1,0 +1,93 @@
+"""chunkmesh.cli.mesh_commands: the services' command lines."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+from chunkmesh.address import HostPort
+from chunkmesh.cli.endpoints import HicacheEndpoints, MeshEndpoints, WorkerEndpoints
+from chunkmesh.cli.mesh_commands import planned_central, planned_workers
+from chunkmesh.cli.mesh_options import MeshOptions
+from chunkmesh.cli.process_family import PlannedChild
+from chunkmesh.layers import LayerRange
+
+
+def _local(port: int) -> HostPort:
+    return HostPort(host="127.0.0.1", port=port)
+
+
+_OPTIONS = MeshOptions(model_path=Path("/models/m"), threads=3, scheduler_flags=("--more", "1"))
+_ENDPOINTS = MeshEndpoints(
+    scheduler=_local(1),
+    internal=_local(2),
+    side_door=_local(3),
+    hicache=HicacheEndpoints(grpc=_local(4), side_door=_local(5), redis_url="unix:///r.sock"),
+    workers=(
+        WorkerEndpoints(
+            layers=LayerRange(first=0, last=15), data=_local(6), grpc=_local(7), side_door=_local(8)
+        ),
+        WorkerEndpoints(
+            layers=LayerRange(first=15, last=30),
+            data=_local(9),
+            grpc=_local(10),
+            side_door=_local(11),
+        ),
+    ),
+)
+
+
+def _flags(planned: PlannedChild) -> dict[str, str]:
+    words = planned.command.command
+    pairs = words[words.index("-m") + 2 :]
+    return dict(zip(pairs[::2], pairs[1::2], strict=True))
+
+
+def test_workers_are_chained_by_peer_and_the_last_has_none() -> None:
+    """The order of the pipeline stands in --peer."""
+    first, last = map(_flags, planned_workers(_OPTIONS, _ENDPOINTS))
+    assert (first["--layers"], first["--peer"]) == ("0-14", "127.0.0.1:9")
+    assert (first["--scheduler"], first["--redis-url"]) == ("127.0.0.1:2", "unix:///r.sock")
+    assert last["--layers"] == "15-29"
+    assert "--peer" not in last
+
+
+def test_a_worker_has_its_threads_and_the_others_one() -> None:
+    """On two cores a scheduler with a thread pool of its own would take time from the stages."""
+    worker = planned_workers(_OPTIONS, _ENDPOINTS)[0]
+    assert _flags(worker)["--threads"] == "3"
+    assert worker.command.environment["OMP_NUM_THREADS"] == "3"
+    for planned in planned_central(_OPTIONS, _ENDPOINTS):
+        assert planned.command.environment["OMP_NUM_THREADS"] == "1"
+
+
+def test_the_scheduler_knows_hicache_and_takes_more_flags() -> None:
+    """What stands after -- on the command line reaches the scheduler unchanged."""
+    hicache, scheduler = map(_flags, planned_central(_OPTIONS, _ENDPOINTS))
+    assert hicache["--redis-url"] == "unix:///r.sock"
+    assert (scheduler["--hicache-url"], scheduler["--more"]) == ("127.0.0.1:4", "1")
+    assert "--page-size" not in scheduler
+
+
+def test_only_a_redis_of_our_own_gets_a_budget() -> None:
+    """HiCache must evict before our Redis is full; somebody else's Redis is theirs to size."""
+    options = dataclasses.replace(_OPTIONS, redis_max_bytes=4000)
+    hicache, _ = map(_flags, planned_central(options, _ENDPOINTS))
+    assert hicache["--max-bytes"] == "3000"
+    given = dataclasses.replace(options, redis_url="redis://r")
+    hicache, _ = map(_flags, planned_central(given, _ENDPOINTS))
+    assert "--max-bytes" not in hicache
+
+
+def test_without_a_cache_nobody_hears_of_one() -> None:
+    """--no-cache must not leave a worker that dials a Redis."""
+    endpoints = dataclasses.replace(_ENDPOINTS, hicache=None)
+    (scheduler,) = map(_flags, planned_central(_OPTIONS, endpoints))
+    assert "--hicache-url" not in scheduler
+    assert all("--redis-url" not in _flags(w) for w in planned_workers(_OPTIONS, endpoints))
+
+
+def test_services_do_not_import_from_the_current_folder() -> None:
+    """A user's own scheduler.py must not be started instead of the service."""
+    for planned in planned_central(_OPTIONS, _ENDPOINTS):
+        assert planned.command.command[1:3] == ("-P", "-m")
