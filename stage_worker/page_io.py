@@ -16,18 +16,35 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 
 from chunkmesh.errors import CacheFault
-from chunkmesh.kv_store import KvStore
 from chunkmesh.page_record import Bytes, EncodedPage, PageFormat, PageRecord, encode_page
 from chunkmesh.stored_page import PageRead
 from stage_worker.orders import StorePage
-from stage_worker.page_store import PageStore
+from stage_worker.page_store import PageReader, PageStore
 from stage_worker.pause import Pause
-from stage_worker.stage import Stage
 from stage_worker.staging import StagedLoad, Staging
 
-_NUM_THREADS = 2
 _GROUP_BYTES = 16 << 20
 """About what is read or written between two looks at whether it is still wanted."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class LoadResult:
+    """A load ended."""
+
+    load_id: int
+    num_pages: int
+    """Leading pages that wait for take; with 0 the load is forgotten already."""
+    bad_digests: tuple[bytes, ...]
+    """Pages found missing or damaged; empty if Redis did not answer."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class StoreResult:
+    """A store ended; its pages need no pin any more."""
+
+    store_id: int
+    stored: tuple[int, ...]
+    """Indices of the pages that are in Redis for this stage's layers."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,9 +55,6 @@ class PageIOLimits:
     """Of loads that were neither taken nor cancelled."""
     store_bytes: int = 256 << 20
     """Of pages that stores under way hold."""
-
-
-_LIMITS = PageIOLimits()
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -63,38 +77,29 @@ class _Store:
 class PageIO:
     """Owner of the I/O threads of one stage.
 
-    Its methods are for the worker's other threads, one at a time each; begin_epoch comes first.
+    Its methods are for one thread. report is called on I/O threads and must not block; results of
+    an epoch that join has ended are not reported, save one that is being reported just then.
     """
 
     def __init__(
         self,
-        stage: Stage,
+        stores: Sequence[PageStore],
+        stage: PageReader,
+        layers: range,
         *,
-        redis_url: str | None,
-        open_store: Callable[[str], PageStore] = KvStore,
-        limits: PageIOLimits = _LIMITS,
+        report: Callable[[LoadResult | StoreResult], None],
+        limits: PageIOLimits | None = None,
     ) -> None:
-        """Start the threads, each with a client of its own; without a URL nothing is ever cached.
-
-        Raises:
-            ConfigError: the URL is none of Redis.
-        """
-        self.on_loaded: Callable[[int, int, tuple[bytes, ...]], None] = lambda *_: None
-        """Hears load_id, the number of leading pages that wait for take, and the digests found
-        missing or damaged; on an I/O thread, must not block. After 0 pages the load is forgotten.
-        """
-        self.on_stored: Callable[[int, tuple[int, ...]], None] = lambda *_: None
-        """Hears store_id and the indices of the pages that are in Redis for this stage's layers;
-        on an I/O thread, must not block. The store's pages need no pin any more."""
+        """Start one thread a store, which it owns; without stores nothing is ever cached."""
+        limits = limits or PageIOLimits()
         self.num_dropped_pages = 0
         """Pages not stored for lack of room in the queue."""
         self.num_refused_pages = 0
         """Pages that Redis did not take, or that were not tried because it was away."""
         self._stage = stage
-        description = stage.description
-        self._layers = range(description.first_layer, description.last_layer)
+        self._layers = layers
+        self._report = report
         self._form: PageFormat | None = None
-        """Of the current epoch."""
         self._epoch = 0
         self._staging = Staging(limits.staging_bytes)
         self._store_bytes = 0
@@ -106,33 +111,25 @@ class PageIO:
         self._full = Pause("prefix cache refuses pages")
         self._num_copying = 0
         """Pages that I/O threads are copying out of the pool now."""
-        lock = threading.RLock()
+        lock = threading.Lock()
         self._changed = threading.Condition(lock)
         self._copied = threading.Condition(lock)
-        clients = [open_store(redis_url) for _ in range(_NUM_THREADS)] if redis_url else [None]
         self._threads = [
-            threading.Thread(target=self._work, args=(client,), name="page-io", daemon=True)
-            for client in clients
+            threading.Thread(target=self._work, args=(store,), name=f"page-io-{index}", daemon=True)
+            for index, store in enumerate(stores or (None,))
         ]
         for thread in self._threads:
             thread.start()
 
-    def begin_epoch(self, namespace: bytes, page_tokens: int) -> None:
-        """Forget all loads and stores, and take the namespace and page size of a new epoch.
+    def join(self, form: PageFormat) -> None:
+        """Begin an epoch whose pages have this format; forget all loads and stores before it.
 
-        Blocks for the copy of a page or two: when it returns, no I/O thread reads the pool, whose
-        pages may then be written anew. Nothing of before is reported, save what is just being.
+        Blocks for the copy of a page or two: when it returns no I/O thread reads the pool, whose
+        pages may then be written anew.
         """
-        description = self._stage.description
         with self._changed:
             self._epoch += 1
-            self._form = PageFormat(
-                namespace=namespace,
-                model_layers=description.model_layers,
-                dtype=str(description.dtype).removeprefix("torch."),
-                page_tokens=page_tokens,
-                layer_bytes=description.kv_bytes_per_token * page_tokens // len(self._layers),
-            )
+            self._form = form
             self._loads.clear()
             self._store_bytes -= sum(job.num_bytes for job in self._stores)
             self._stores.clear()
@@ -140,7 +137,7 @@ class PageIO:
             self._copied.wait_for(lambda: self._num_copying == 0)
 
     def load(self, load_id: int, digests: Sequence[bytes]) -> None:
-        """Begin to read this stage's layers of consecutive pages; on_loaded tells the end."""
+        """Begin to read this stage's layers of consecutive pages; report tells the end."""
         assert self._form is not None
         staged = self._staging.begin(
             load_id,
@@ -153,20 +150,19 @@ class PageIO:
             self._loads.append(job)
             self._changed.notify()
 
-    def take(self, load_id: int) -> Bytes:
+    def take(self, load_id: int) -> Bytes | None:
         """Return a load's pages [pages, layers, layer_bytes], now the caller's; forget the load.
 
-        No page if no such load has ended with any.
+        None if no such load has ended with pages.
         """
-        pages = self._staging.take(load_id)
-        return np.empty((0, len(self._layers), 0), dtype=np.uint8) if pages is None else pages
+        return self._staging.take(load_id)
 
     def cancel(self, load_id: int) -> None:
         """Forget a load; it is not reported any more."""
         self._staging.drop(load_id)
 
     def store(self, store_id: int, pages: Sequence[StorePage]) -> None:
-        """Begin to write pages of the pool, pinned until on_stored tells the end."""
+        """Begin to write pages of the pool, pinned until report tells the end."""
         assert self._form is not None
         num_bytes = len(pages) * len(self._layers) * self._form.layer_bytes
         with self._changed:
@@ -229,7 +225,9 @@ class PageIO:
             if good < len(digests):
                 break
         if self._staging.finish(job.staged, num_pages):
-            self.on_loaded(job.staged.load_id, num_pages, bad)
+            self._report(
+                LoadResult(load_id=job.staged.load_id, num_pages=num_pages, bad_digests=bad)
+            )
 
     def _read(
         self, job: _Load, digests: Sequence[bytes], into: Bytes, store: PageStore | None
@@ -258,7 +256,7 @@ class PageIO:
             self.num_refused_pages += len(job.pages) - len(stored)
             wanted = job.epoch == self._epoch
         if wanted:
-            self.on_stored(job.store_id, tuple(stored))
+            self._report(StoreResult(store_id=job.store_id, stored=tuple(stored)))
 
     def _write(self, pages: Sequence[EncodedPage], store: PageStore) -> tuple[bool, ...]:
         try:

@@ -1,4 +1,4 @@
-"""What page I/O needs from a client of the page store; chunkmesh.kv_store.KvStore is one."""
+"""What page I/O needs of its neighbours: a client of the page store, and a pool to read from."""
 
 from __future__ import annotations
 
@@ -24,4 +24,12 @@ class PageStore(Protocol):
 
     def close(self) -> None:
         """Close the connection."""
+        ...
+
+
+class PageReader(Protocol):
+    """The part of a stage that stores need."""
+
+    def read_page(self, layer: int, page_id: int) -> Bytes:
+        """Return the bytes of a page in one layer (absolute index); any thread may call."""
         ...

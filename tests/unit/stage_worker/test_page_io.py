@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import queue
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -10,13 +9,12 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 import pytest
 
-from chunkmesh.errors import CacheFault, ConfigError
+from chunkmesh.errors import CacheFault
 from chunkmesh.page_record import Bytes, EncodedPage, PageFormat
 from chunkmesh.stored_page import PageRead, decode_page
 from stage_worker.orders import StorePage
-from stage_worker.page_io import PageIO, PageIOLimits
-from tests.page_samples import FORM, NAMESPACE, chain, layer_data, parents
-from tests.scripted_stage import Script, ScriptedStage
+from stage_worker.page_io import LoadResult, PageIO, PageIOLimits, StoreResult
+from tests.page_samples import FORM, chain, layer_data, parents
 
 LAYERS = range(1, 3)
 PAGE_BYTES = len(LAYERS) * FORM.layer_bytes
@@ -68,47 +66,19 @@ class PlayedStore:
             raise self.fault
 
 
-class PlayedStage(ScriptedStage):
-    """A stage whose page i holds the bytes of DIGESTS[i]."""
+class PlayedStage:
+    """A pool whose page i holds the bytes of DIGESTS[i], until overwritten."""
 
     def __init__(self) -> None:
-        super().__init__(LAYERS.start, LAYERS.stop, FORM.model_layers, Script())
         self.on_read: Callable[[], None] = lambda: None
 
     def read_page(self, layer: int, page_id: int) -> Bytes:
-        """Return a page, not flat."""
+        """Return a page."""
         self.on_read()
         return layer_data(DIGESTS[page_id], layer).reshape(4, -1)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Loaded:
-    """What on_loaded heard."""
-
-    load_id: int
-    num_pages: int
-    bad_digests: tuple[bytes, ...]
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Stored:
-    """What on_stored heard."""
-
-    store_id: int
-    stored: tuple[int, ...]
-
-
-Results = queue.Queue[Loaded | Stored]
-
-
-def hear(page_io: PageIO, results: Results) -> None:
-    """Put what is reported into results."""
-    page_io.on_loaded = lambda load_id, num_pages, bad: results.put(
-        Loaded(load_id=load_id, num_pages=num_pages, bad_digests=bad)
-    )
-    page_io.on_stored = lambda store_id, stored: results.put(
-        Stored(store_id=store_id, stored=stored)
-    )
+Results = queue.Queue[LoadResult | StoreResult]
 
 
 @pytest.fixture
@@ -130,15 +100,11 @@ def results() -> Results:
 
 
 @pytest.fixture
-def page_io(
-    store: PlayedStore, stage: PlayedStage, results: Results, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[PageIO]:
+def page_io(store: PlayedStore, stage: PlayedStage, results: Results) -> Iterator[PageIO]:
     """Run one I/O thread with room for three pages both ways."""
-    monkeypatch.setattr("stage_worker.page_io._NUM_THREADS", 1)
     limits = PageIOLimits(staging_bytes=3 * PAGE_BYTES, store_bytes=3 * PAGE_BYTES)
-    page_io = PageIO(stage, redis_url="redis://", open_store=lambda _: store, limits=limits)
-    hear(page_io, results)
-    page_io.begin_epoch(NAMESPACE, FORM.page_tokens)
+    page_io = PageIO([store], stage, LAYERS, report=results.put, limits=limits)
+    page_io.join(FORM)
     yield page_io
     store.may_go.set()
     page_io.close()
@@ -155,10 +121,11 @@ def pages(*page_ids: int) -> list[StorePage]:
 def test_what_was_stored_is_loaded(page_io: PageIO, results: Results) -> None:
     """The bytes that reach the pool are those that left it."""
     page_io.store(5, pages(0, 1))
-    assert results.get(timeout=5) == Stored(store_id=5, stored=(0, 1))
+    assert results.get(timeout=5) == StoreResult(store_id=5, stored=(0, 1))
     page_io.load(6, DIGESTS[:2])
-    assert results.get(timeout=5) == Loaded(load_id=6, num_pages=2, bad_digests=())
+    assert results.get(timeout=5) == LoadResult(load_id=6, num_pages=2, bad_digests=())
     taken = page_io.take(6)
+    assert taken is not None
     for page, digest in enumerate(DIGESTS[:2]):
         for index, layer in enumerate(LAYERS):
             assert taken[page, index].tobytes() == layer_data(digest, layer).tobytes()
@@ -169,7 +136,7 @@ def test_a_load_ends_at_the_hole_and_names_it(page_io: PageIO, results: Results)
     page_io.store(1, pages(0, 2))
     results.get(timeout=5)
     page_io.load(2, DIGESTS[:3])
-    expected = Loaded(load_id=2, num_pages=1, bad_digests=(DIGESTS[1],))
+    expected = LoadResult(load_id=2, num_pages=1, bad_digests=(DIGESTS[1],))
     assert results.get(timeout=5) == expected
 
 
@@ -179,7 +146,7 @@ def test_a_load_is_cut_to_the_room(page_io: PageIO, results: Results) -> None:
         page_io.store(store_id, pages(*page_ids))
         results.get(timeout=5)
     page_io.load(2, DIGESTS)
-    assert results.get(timeout=5) == Loaded(load_id=2, num_pages=3, bad_digests=())
+    assert results.get(timeout=5) == LoadResult(load_id=2, num_pages=3, bad_digests=())
 
 
 def test_a_fault_is_no_page_and_no_bad_one(
@@ -188,11 +155,11 @@ def test_a_fault_is_no_page_and_no_bad_one(
     """Invalidating pages because Redis was away would empty the cache at every hiccup."""
     store.fault = CacheFault("away")
     page_io.load(1, DIGESTS[:2])
-    assert results.get(timeout=5) == Loaded(load_id=1, num_pages=0, bad_digests=())
+    assert results.get(timeout=5) == LoadResult(load_id=1, num_pages=0, bad_digests=())
     page_io.load(2, DIGESTS[:2])
     page_io.store(3, pages(0))
-    assert results.get(timeout=5) == Loaded(load_id=2, num_pages=0, bad_digests=())
-    assert results.get(timeout=5) == Stored(store_id=3, stored=())
+    assert results.get(timeout=5) == LoadResult(load_id=2, num_pages=0, bad_digests=())
+    assert results.get(timeout=5) == StoreResult(store_id=3, stored=())
     assert store.num_calls == 1, "no retry storm"
     assert page_io.num_refused_pages == 1
 
@@ -207,12 +174,12 @@ def test_a_full_server_still_gives_pages(
     page_io.store(2, pages(1))
     page_io.store(3, pages(2))
     assert [results.get(timeout=5), results.get(timeout=5)] == [
-        Stored(store_id=2, stored=()),
-        Stored(store_id=3, stored=()),
+        StoreResult(store_id=2, stored=()),
+        StoreResult(store_id=3, stored=()),
     ]
     assert store.num_calls == 2
     page_io.load(4, DIGESTS[:1])
-    assert results.get(timeout=5) == Loaded(load_id=4, num_pages=1, bad_digests=())
+    assert results.get(timeout=5) == LoadResult(load_id=4, num_pages=1, bad_digests=())
 
 
 def test_stores_over_the_limit_are_dropped_not_waited_for(
@@ -227,12 +194,12 @@ def test_stores_over_the_limit_are_dropped_not_waited_for(
     store.may_go.set()
     ends = {results.get(timeout=5) for _ in range(3)}
     assert ends == {
-        Stored(store_id=1, stored=(0, 1)),
-        Stored(store_id=2, stored=()),
-        Stored(store_id=3, stored=(0,)),
+        StoreResult(store_id=1, stored=(0, 1)),
+        StoreResult(store_id=2, stored=()),
+        StoreResult(store_id=3, stored=(0,)),
     }
     page_io.store(4, pages(1, 2, 3))
-    assert results.get(timeout=5) == Stored(store_id=4, stored=(0, 1, 2))
+    assert results.get(timeout=5) == StoreResult(store_id=4, stored=(0, 1, 2))
 
 
 def test_a_cancelled_load_is_silent_and_frees_its_room(
@@ -248,8 +215,8 @@ def test_a_cancelled_load_is_silent_and_frees_its_room(
     page_io.cancel(2)
     page_io.load(3, DIGESTS[:3])
     store.may_go.set()
-    assert results.get(timeout=5) == Loaded(load_id=3, num_pages=3, bad_digests=())
-    assert len(page_io.take(2)) == 0
+    assert results.get(timeout=5) == LoadResult(load_id=3, num_pages=3, bad_digests=())
+    assert page_io.take(2) is None
     assert results.empty()
 
 
@@ -265,11 +232,11 @@ def test_a_new_epoch_forgets_what_ran(
     page_io.store(2, pages(1))
     page_io.store(3, pages(2))
     assert store.entered.wait(5)
-    page_io.begin_epoch(NAMESPACE, FORM.page_tokens)
+    page_io.join(FORM)
     store.may_go.set()
     page_io.store(1, pages(0, 1, 2))
-    assert results.get(timeout=5) == Stored(store_id=1, stored=(0, 1, 2))
-    assert len(page_io.take(1)) == 0
+    assert results.get(timeout=5) == StoreResult(store_id=1, stored=(0, 1, 2))
+    assert page_io.take(1) is None
 
 
 def test_a_new_epoch_waits_for_the_page_being_copied(
@@ -285,50 +252,38 @@ def test_a_new_epoch_waits_for_the_page_being_copied(
     stage.on_read = pause
     page_io.store(1, pages(0, 1))
     assert reading.wait(5)
-    joining = threading.Thread(target=page_io.begin_epoch, args=(NAMESPACE, FORM.page_tokens))
+    joining = threading.Thread(target=page_io.join, args=(FORM,))
     joining.start()
     joining.join(0.05)
     assert joining.is_alive()
     may_end.set()
     joining.join(5)
     page_io.load(2, DIGESTS[:1])
-    expected = Loaded(load_id=2, num_pages=0, bad_digests=(DIGESTS[0],))
+    expected = LoadResult(load_id=2, num_pages=0, bad_digests=(DIGESTS[0],))
     assert results.get(timeout=5) == expected
     assert store.pages == {}
 
 
 def test_without_redis_everything_is_a_miss(stage: PlayedStage, results: Results) -> None:
     """A mesh without a cache is a mesh."""
-    page_io = PageIO(stage, redis_url=None)
-    hear(page_io, results)
-    page_io.begin_epoch(NAMESPACE, FORM.page_tokens)
+    page_io = PageIO([], stage, LAYERS, report=results.put)
+    page_io.join(FORM)
     page_io.load(1, DIGESTS)
     page_io.store(2, pages(0))
-    assert results.get(timeout=5) == Loaded(load_id=1, num_pages=0, bad_digests=())
-    assert results.get(timeout=5) == Stored(store_id=2, stored=())
+    assert results.get(timeout=5) == LoadResult(load_id=1, num_pages=0, bad_digests=())
+    assert results.get(timeout=5) == StoreResult(store_id=2, stored=())
     page_io.close()
 
 
-def test_close_ends_threads_and_connections(stage: PlayedStage) -> None:
+def test_close_ends_threads_and_connections(stage: PlayedStage, results: Results) -> None:
     """Nothing is left running, ever."""
     before = threading.active_count()
-    stores: list[PlayedStore] = []
-
-    def open_store(_url: str) -> PlayedStore:
-        stores.append(PlayedStore())
-        return stores[-1]
-
-    page_io = PageIO(stage, redis_url="redis://", open_store=open_store)
+    stores = [PlayedStore(), PlayedStore()]
+    page_io = PageIO(stores, stage, LAYERS, report=results.put)
     assert threading.active_count() == before + 2
     page_io.close()
     assert threading.active_count() == before
     assert [store.closed for store in stores] == [True, True]
-
-
-def test_a_wrong_url_is_refused_at_once(stage: PlayedStage) -> None:
-    """Not when the first page is stored."""
-    with pytest.raises(ConfigError, match="--redis-url"):
-        PageIO(stage, redis_url="http://127.0.0.1")
 
 
 def test_taken_pages_are_writable(page_io: PageIO, results: Results) -> None:
@@ -338,5 +293,6 @@ def test_taken_pages_are_writable(page_io: PageIO, results: Results) -> None:
     page_io.load(2, DIGESTS[:1])
     results.get(timeout=5)
     taken = page_io.take(2)
+    assert taken is not None
     assert taken.flags.writeable
     assert taken.dtype == np.uint8
