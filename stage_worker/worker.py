@@ -23,7 +23,8 @@ from chunkmesh.v1 import stage_pb2 as pb
 from chunkmesh.v1 import stage_pb2_grpc
 from stage_worker import codec
 from stage_worker.compute import Compute, Listener
-from stage_worker.page_io import LoadResult, PageIO, PageStore, StoreResult
+from stage_worker.page_io import LoadResult, PageIO, StoreResult
+from stage_worker.page_store import PageStore
 from stage_worker.session import Identity, Session
 from stage_worker.stage import Stage
 
