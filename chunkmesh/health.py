@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable
+from typing import TypeAlias
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 _Response = health_pb2.HealthCheckResponse
-_Context = grpc.aio.ServicerContext[health_pb2.HealthCheckRequest, _Response]
+_Context: TypeAlias = "grpc.aio.ServicerContext[health_pb2.HealthCheckRequest, _Response]"
 
 
 class HealthServicer(health_pb2_grpc.HealthServicer):

@@ -12,8 +12,43 @@ COMMON_NAMES = frozenset({"host", "log_level", "log_format"})
 """Fields of chunkmesh.config.Settings, which every service has."""
 
 SERVICE_NAMES: Mapping[str, frozenset[str]] = {
-    "scheduler": frozenset(),
-    "stage_worker": frozenset(),
+    "scheduler": frozenset(
+        {
+            "chunked_prefill_size",
+            "context_length",
+            "decode_groups",
+            "drain_timeout",
+            "hicache_url",
+            "http_port",
+            "internal_port",
+            "load_timeout",
+            "max_outstanding_stores",
+            "max_queued_requests",
+            "max_running_requests",
+            "model_path",
+            "page_size",
+            "port",
+            "pp_async_batch_depth",
+            "served_model_name",
+            "worker_timeout",
+        }
+    ),
+    "stage_worker": frozenset(
+        {
+            "data_port",
+            "dtype",
+            "http_port",
+            "layers",
+            "max_total_tokens",
+            "model_path",
+            "peer",
+            "port",
+            "redis_url",
+            "scheduler",
+            "threads",
+            "transport",
+        }
+    ),
     "hicache": frozenset({"port", "http_port", "redis_url", "max_bytes"}),
 }
 """Service -> its own fields."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 import numpy.typing as npt
@@ -111,21 +111,19 @@ def decode_record(digest: bytes, value: bytes) -> PageRecord | None:
     return PageRecord(format=form, parent=parent, page_index=page_index)
 
 
-def encode_layer(digest: bytes, layer: int, data: Bytes) -> bytes:
-    """Return the value of one layer: a copy of data (contiguous) behind its header.
+def encode_layer(digest: bytes, layer: int, data: Bytes) -> memoryview:
+    """Return the value of one layer: a copy of flat data behind its header.
 
     Sound only if nobody writes data meanwhile; the copy then stands on its own.
     """
-    value = bytearray(LAYER_HEADER_BYTES + data.nbytes)
-    value[LAYER_HEADER_BYTES:] = data.data
-    payload = memoryview(value)[LAYER_HEADER_BYTES:]
-    checksum = _checksum(digest, payload, layer)
-    _LAYER.pack_into(value, 0, _LAYER_MAGIC, _VERSION, layer, checksum)
-    payload.release()
-    return bytes(value)
+    value = np.empty(LAYER_HEADER_BYTES + data.nbytes, dtype=np.uint8)
+    value[LAYER_HEADER_BYTES:] = data
+    checksum = _checksum(digest, value[LAYER_HEADER_BYTES:].data, layer)
+    _LAYER.pack_into(value.data, 0, _LAYER_MAGIC, _VERSION, layer, checksum)
+    return value.data
 
 
-def decode_layer(digest: bytes, layer: int, value: bytes, into: Bytes) -> bool:
+def decode_layer(digest: bytes, layer: int, value: bytes | memoryview, into: Bytes) -> bool:
     """Check one layer's value and copy it into a flat buffer of exactly layer_bytes.
 
     Returns whether the value is sound; into is unchanged if it is not.
@@ -146,7 +144,7 @@ class EncodedPage:
 
     digest: bytes
     record: bytes
-    layers: tuple[tuple[int, bytes], ...]
+    layers: tuple[tuple[int, memoryview], ...]
     """(layer, value) in ascending order."""
 
     @property
@@ -154,9 +152,9 @@ class EncodedPage:
         """Bytes of all values."""
         return len(self.record) + sum(len(value) for _, value in self.layers)
 
-    def commands(self, max_bytes: int) -> Iterator[list[bytes]]:
+    def commands(self, max_bytes: int) -> Iterator[list[bytes | memoryview]]:
         """Yield field and value lists of at most max_bytes (or one value) each."""
-        fields = [RECORD_FIELD, self.record]
+        fields: list[bytes | memoryview] = [RECORD_FIELD, self.record]
         num_bytes = len(self.record)
         for layer, value in self.layers:
             if num_bytes + len(value) > max_bytes and fields:
@@ -165,6 +163,17 @@ class EncodedPage:
             fields += (layer_field(layer), value)
             num_bytes += len(value)
         yield fields
+
+
+def encode_page(
+    digest: bytes, record: PageRecord, layers: Iterable[tuple[int, Bytes]]
+) -> EncodedPage:
+    """Return a page of some (layer, flat data) in ascending order, copied as by encode_layer."""
+    return EncodedPage(
+        digest=digest,
+        record=encode_record(digest, record),
+        layers=tuple((layer, encode_layer(digest, layer, data)) for layer, data in layers),
+    )
 
 
 def _checksum(digest: bytes, data: bytes | memoryview, layer: int = 0) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any, Never
+from typing import Any, Never, TypeAlias
 
 import grpc
 import structlog
@@ -18,9 +18,9 @@ from chunkmesh.errors import ChunkMeshError, InvariantViolated
 from chunkmesh.status import to_status
 
 # Requests and replies of every RPC pass through here, so their types are not known.
-_Context = grpc.aio.ServicerContext[Any, Any]
-_Behavior = Callable[[Any, _Context], Any]
-_Handler = grpc.RpcMethodHandler[Any, Any]
+_Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
+_Behavior: TypeAlias = Callable[[Any, Any], Any]
+_Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
 
 _log = structlog.get_logger(__name__)
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import secrets
+from collections.abc import AsyncIterator
 
-import structlog
+from starlette.applications import Starlette
 
 from chunkmesh import side_door
+from chunkmesh.address import HostPort
 from chunkmesh.grpc_server import GrpcServer
 from chunkmesh.kv_store import KvStore
 from chunkmesh.v1 import hicache_pb2, hicache_pb2_grpc
@@ -15,27 +18,52 @@ from hicache.cache import PrefixCache
 from hicache.service import HiCacheServicer
 from hicache.settings import HiCacheSettings
 from hicache.store_thread import StoreThread
-from hicache.watcher import RedisWatcher
+from hicache.watcher import PING_S, RedisWatcher
 
 _SERVICE_NAME = hicache_pb2.DESCRIPTOR.services_by_name["HiCache"].full_name
 
-_log = structlog.get_logger(__name__)
-
 
 async def serve(settings: HiCacheSettings, stop: asyncio.Event) -> None:
-    """Serve until stop is set. Ready at once: while Redis is away every question is a miss.
+    """Serve until stop is set.
 
     Raises:
         ConfigError: a chosen port is in use, or the Redis URL is none.
     """
+    async with running(settings):
+        await stop.wait()
+
+
+@contextlib.asynccontextmanager
+async def running(settings: HiCacheSettings, *, ping_s: float = PING_S) -> AsyncIterator[HostPort]:
+    """Serve while inside and yield the gRPC address.
+
+    Ready at once: while Redis is away every question is a miss.
+    """
     store = StoreThread(KvStore(settings.redis_url))
     cache = PrefixCache(name=secrets.token_hex(4), budget_bytes=settings.max_bytes)
-    watcher = RedisWatcher(cache, store)
+    watcher = RedisWatcher(cache, store, ping_s=ping_s)
     chassis = GrpcServer(_SERVICE_NAME)
     hicache_pb2_grpc.add_HiCacheServicer_to_server(
         HiCacheServicer(cache, store, watcher), chassis.server
     )
-    application = side_door.app(
+    try:
+        async with (
+            chassis.listening(settings.listen("port")) as address,
+            side_door.listening(_side_door(cache, watcher), settings.listen("http_port")),
+            asyncio.TaskGroup() as tasks,
+        ):
+            watching = tasks.create_task(watcher.run())
+            chassis.set_serving(serving=True)
+            try:
+                yield address
+            finally:
+                watching.cancel()
+    finally:
+        store.close()
+
+
+def _side_door(cache: PrefixCache, watcher: RedisWatcher) -> Starlette:
+    return side_door.app(
         lambda: side_door.Readiness(ready=True, state="serving", reason=watcher.fault or ""),
         lambda: {
             "num_pages": cache.num_pages,
@@ -44,15 +72,3 @@ async def serve(settings: HiCacheSettings, stop: asyncio.Event) -> None:
             "rebuilding": watcher.rebuilding,
         },
     )
-    try:
-        async with (
-            chassis.listening(settings.listen("port")),
-            side_door.listening(application, settings.listen("http_port")),
-            asyncio.TaskGroup() as tasks,
-        ):
-            watching = tasks.create_task(watcher.run())
-            chassis.set_serving(serving=True)
-            await stop.wait()
-            watching.cancel()
-    finally:
-        store.close()

@@ -29,7 +29,7 @@ from chunkmesh.errors import ConfigError, InvalidRequest
 _MAX_TEMPLATE_CHARS = 1 << 20
 _MAX_OUTPUT_CHARS = 1 << 26
 _MAX_RANGE = 1 << 20
-_MAX_EXPONENT = 64
+_MAX_POWER_BITS = 4096
 _DEADLINE_S = 5.0
 _FIELD = "chat"
 
@@ -145,8 +145,12 @@ class _BoundedSandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
         left: Any,  # noqa: ANN401
         right: Any,  # noqa: ANN401
     ) -> Any:  # noqa: ANN401
-        if operator == "**" and abs(right) > _MAX_EXPONENT:
-            raise jinja2.TemplateRuntimeError(f"power is above {_MAX_EXPONENT}")
+        if (
+            operator == "**"
+            and isinstance(left, int)
+            and left.bit_length() * right > _MAX_POWER_BITS
+        ):
+            raise jinja2.TemplateRuntimeError(f"power has more than {_MAX_POWER_BITS} bits")
         if operator == "*":
             for text, count in ((left, right), (right, left)):
                 if isinstance(text, str | list | tuple) and len(text) * count > _MAX_RANGE:

@@ -19,6 +19,9 @@ from stage_worker.settings import WorkerSettings
 from stage_worker.stage import Stage
 from stage_worker.worker import Worker
 
+_ALMOST = 0.99
+"""Most that /ready says before the stage stands."""
+
 
 @dataclasses.dataclass(slots=True)
 class _Progress:
@@ -94,13 +97,12 @@ async def _until(stop: asyncio.Event, work: Coroutine[Any, Any, None]) -> None:
 def _load(settings: WorkerSettings, progress: _Progress) -> Stage:
     """Load the weights; on a thread."""
 
-    def on_progress(share: float) -> None:
-        progress.loaded = share
+    def on_progress(done: int, total: int) -> None:
+        progress.loaded = min(done / total, _ALMOST)
 
     stage = load_stage(
         settings.model_path,
-        settings.layers,
-        dtype=settings.dtype,
+        layers=range(settings.layers.first, settings.layers.last),
         num_threads=settings.threads,
         progress=on_progress,
     )

@@ -46,7 +46,7 @@ class WorkerSettings(Settings):
     """CPU threads for compute."""
     max_total_tokens: Annotated[int, Field(ge=1)] = 16384
     """KV capacity, in tokens."""
-    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    dtype: Literal["auto", "float32"] = "auto"
     """Element type of compute and KV; auto takes float32 on a CPU."""
 
     @property

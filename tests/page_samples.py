@@ -7,7 +7,7 @@ import hashlib
 import numpy as np
 import numpy.typing as npt
 
-from chunkmesh.page_record import EncodedPage, PageFormat, PageRecord, encode_layer, encode_record
+from chunkmesh.page_record import EncodedPage, PageFormat, PageRecord, encode_page
 
 NAMESPACE = hashlib.sha256(b"namespace").digest()
 FORM = PageFormat(
@@ -41,15 +41,10 @@ def encoded(
 ) -> tuple[EncodedPage, ...]:
     """Return a prompt's pages as one writer stores them."""
     return tuple(
-        EncodedPage(
-            digest=digest,
-            record=encode_record(
-                digest, PageRecord(format=form, parent=parent, page_index=page_index)
-            ),
-            layers=tuple(
-                (layer, encode_layer(digest, layer, layer_data(digest, layer, form)))
-                for layer in layers
-            ),
+        encode_page(
+            digest,
+            PageRecord(format=form, parent=parent, page_index=page_index),
+            ((layer, layer_data(digest, layer, form)) for layer in layers),
         )
         for page_index, (digest, parent) in enumerate(zip(digests, parents(digests), strict=True))
     )

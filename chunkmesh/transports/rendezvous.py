@@ -1,8 +1,8 @@
 """The data port of a UCX worker: a small TCP server that pairs links and swaps UCX addresses.
 
-It speaks only the handshake, each message behind a two-byte length. The TCP connection of an accepted
-link then stays open without traffic: its end tells at once that the peer is gone, also where UCX
-itself would notice only by its slow keep-alive.
+It speaks only the handshake, each message behind a two-byte length. The TCP connection of an
+accepted link then stays open without traffic: its end tells at once that the peer is gone, also
+where UCX itself would notice only by its slow keep-alive.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The two ends of a link over tag messages: what is sent and posted, in which order.
 
-An activation is two messages, its header and its payload, each with a tag of its own. The receives of
-both are posted before the activation exists. What a tag message is made of, the channel knows.
+An activation is two messages, its header and its payload, each with a tag of its own. The receives
+of both are posted before the activation exists. How messages travel, the channel knows.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from chunkmesh.errors import LinkError
 from chunkmesh.transports.base import Activation, LinkSpec
 from chunkmesh.transports.header import HEADER_BYTES
 from chunkmesh.transports.sequence import InboundSequence, OutboundSequence
+from chunkmesh.transports.ucp import TagReceive
 
 _PING = 0xFFFF_FFFE
 _PONG = 0xFFFF_FFFF
@@ -24,34 +25,23 @@ _NUM_PINGS = 3
 """The first ones build the connection, the last one is timed."""
 
 
-class PostedReceive(Protocol):
-    """A receive that waits for its message."""
-
-    length: int
-    """Bytes that came, once it has arrived."""
-    settled: bool
-    """Whether nothing more is written to its buffer."""
-
-    def cancel(self) -> bool:
-        """Take it back; return False if its message is arriving or has arrived."""
-        ...
-
-
 class TagChannel(Protocol):
     """One link's way for tag messages of flat uint8 tensors. Tags are 32 bits."""
 
-    transports: str
-    """What is really used, such as tcp."""
+    @property
+    def transports(self) -> str:
+        """What is really used, such as tcp."""
+        ...
 
     async def send(self, *messages: tuple[int, torch.Tensor]) -> None:
         """Send each tensor with its tag; unchanged until return. Cancelling breaks the link."""
         ...
 
-    def post(self, tag: int, into: torch.Tensor) -> PostedReceive:
+    def post(self, tag: int, into: torch.Tensor) -> TagReceive:
         """Post a receive; into belongs to the channel until the receive is settled."""
         ...
 
-    async def arrival(self, receive: PostedReceive) -> int:
+    async def arrival(self, receive: TagReceive) -> int:
         """Wait for a posted receive and return how many bytes came. Cancelling changes nothing."""
         ...
 
@@ -116,8 +106,8 @@ class TagReceiver:
         self._channel = channel
         self._sequence = InboundSequence(spec)
         self._header = torch.zeros(HEADER_BYTES, dtype=torch.uint8)
-        self._header_receive: PostedReceive | None = None
-        self._payload_receive: PostedReceive | None = None
+        self._header_receive: TagReceive | None = None
+        self._payload_receive: TagReceive | None = None
         self._payload = torch.empty(0, dtype=torch.uint8)
         """Where the payload goes while its receive is posted."""
 

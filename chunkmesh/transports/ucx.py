@@ -1,8 +1,8 @@
 """Links over UCX tag messages: TCP or shared memory between CPUs, RDMA or NVLink between GPUs.
 
 The one module that imports ucxx. Every link has a UCX worker of its own, which ends with it, so no
-message of an earlier epoch can reach a later one. UCX has no security of its own: the network between
-the workers must be private.
+message of an earlier epoch can reach a later one. UCX has no security of its own: the network
+between the workers must be private.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class UcxChannel:
         except libucxx.UCXError as error:
             raise LinkError(f"send failed: {error}") from error
         try:
-            await self._progress.until(lambda: all([_is_sent(request) for request in requests]))
+            await self._progress.until(lambda: all(_is_sent(request) for request in requests))
         except asyncio.CancelledError:
             self._progress.fail("a send was cancelled")
             self.close()

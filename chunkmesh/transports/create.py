@@ -1,0 +1,38 @@
+"""Makes the transport that a setting names. ucxx is imported only when it is asked for."""
+
+from __future__ import annotations
+
+import importlib
+
+from chunkmesh.errors import ConfigError
+from chunkmesh.transports.base import Transport
+from chunkmesh.transports.grpc_stream import GrpcTransport
+from chunkmesh.transports.memory import MemoryNetwork, MemoryTransport
+
+NAMES = ("ucx", "grpc", "memory")
+
+
+def create(
+    name: str,
+    address: str,
+    *,
+    network: MemoryNetwork | None = None,
+    with_checksum: bool = False,
+) -> Transport:
+    """Return a transport that will listen at address; network is for memory only.
+
+    Raises:
+        ConfigError: no such transport, or its packages are missing.
+    """
+    if name == "grpc":
+        return GrpcTransport(address, with_checksum=with_checksum)
+    if name == "memory" and network is not None:
+        return MemoryTransport(network, address, with_checksum=with_checksum)
+    if name != "ucx":
+        raise ConfigError(f"no transport {name!r}; known: {', '.join(NAMES)}")
+    try:
+        ucx = importlib.import_module("chunkmesh.transports.ucx")
+    except ImportError as error:
+        raise ConfigError(f"transport ucx needs the package ucxx: {error}; use grpc") from error
+    transport: Transport = ucx.UcxTransport(address, with_checksum=with_checksum)
+    return transport

@@ -1,0 +1,75 @@
+"""Exact attention on the CPU over keys that lie in several pieces.
+
+Every piece is attended to on its own and the results are merged by their log-sum-exp, so a chunk
+sees its prefix without a mask and itself with a causal one, and cached pages are read in place.
+torch's flash kernel reads grouped heads directly; queries of one group are stacked where no mask
+is needed, which makes its matrices larger.
+
+Shapes: T query rows, H query heads, K kv heads, G = H / K, n keys, d head_dim.
+Source: https://arxiv.org/abs/2205.14135 and https://arxiv.org/abs/2402.05099 (merging)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+
+from stage_worker.batch import Context, Part
+from stage_worker.kv_pool import ContextReader, KeysValues, KvPool
+from stage_worker.workspace import Buffers
+
+Partial = tuple[torch.Tensor, torch.Tensor]
+"""Attention over a part of the keys: output [1, H, T, d] and log-sum-exp [1, H, T]."""
+
+_flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default  # noqa: SLF001 the public call hides the log-sum-exp
+
+
+def merge(partials: Iterable[Partial]) -> torch.Tensor:
+    """Return the attention over all keys of partials together."""
+    (out, lse), *rest = partials
+    for other_out, other_lse in rest:
+        weight = torch.sigmoid(other_lse - lse)
+        out = torch.lerp(out, other_out, weight.unsqueeze(-1))
+        lse = torch.logaddexp(lse, other_lse)
+    return out
+
+
+class TokenQueries:
+    """One query row, which sees all of its context: a decode step."""
+
+    def __init__(self, row: int, context: Context, buffers: Buffers, pool: KvPool) -> None:
+        num_kv_heads, head_dim = buffers.k_1KTd.shape[1], buffers.k_1KTd.shape[3]
+        shape = (1, num_kv_heads, -1, head_dim)
+        self._q_1KGd = buffers.q_THd[row].view(shape)
+        self._out_1KGd = buffers.attended_THd[row].view(shape)
+        self._context = ContextReader(pool, context)
+
+    def attend(self, layer: int) -> None:
+        """Attend in one layer (index in the stage), from the buffers' q to their attended."""
+        q = self._q_1KGd
+        segments = self._context.segments(layer)
+        self._out_1KGd.copy_(merge([_flash(q, k, v) for k, v in segments]))
+
+
+class ChunkQueries:
+    """The query rows of a prefill chunk: all of the context, and each other causally."""
+
+    def __init__(self, part: Part, buffers: Buffers, pool: KvPool) -> None:
+        rows = slice(part.first_row, part.first_row + part.num_rows)
+        self._q_1HTd = buffers.q_THd[rows].transpose(0, 1)[None]
+        self._out_1HTd = buffers.attended_THd[rows].transpose(0, 1)[None]
+        self._own: KeysValues = (buffers.k_1KTd[:, :, rows], buffers.v_1KTd[:, :, rows])
+        self._context = None if part.context is None else ContextReader(pool, part.context)
+
+    def attend(self, layer: int) -> None:
+        """Attend in one layer (index in the stage), from the buffers' q to their attended."""
+        q_1HTd = self._q_1HTd.contiguous()
+        k, v = self._own
+        partials: list[Partial] = [_flash(q_1HTd, k, v, 0.0, True)]
+        if self._context is not None:
+            stacked = q_1HTd.view(1, k.shape[1], -1, k.shape[3])
+            for keys, values in self._context.segments(layer):
+                out, lse = _flash(stacked, keys, values)
+                partials.append((out.reshape(q_1HTd.shape), lse.reshape(q_1HTd.shape[:3])))
+        self._out_1HTd.copy_(merge(partials))

@@ -1,0 +1,66 @@
+"""The layer stack: each layer adds attention and a feed-forward block to the residual stream.
+
+Shapes: T rows, D hidden size, n rows that are sampled.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from stage_worker.mlp import GatedMlp
+from stage_worker.model_config import ModelConfig
+from stage_worker.norm import RmsNorm
+from stage_worker.rope import rotate
+from stage_worker.step import LastRowsStep, Step
+from stage_worker.weights import LayerWeights
+
+
+class DecoderLayer:
+    """One layer in two halves, because the last layer of a model may drop rows between them."""
+
+    def __init__(self, weights: LayerWeights, config: ModelConfig) -> None:
+        self._attention_norm = RmsNorm(weights.attention_norm_D, config.rms_norm_eps)
+        self._qkv_DN = weights.qkv_KN
+        self._o_ND = weights.o_KN
+        self._mlp_norm = RmsNorm(weights.mlp_norm_D, config.rms_norm_eps)
+        self._mlp = GatedMlp(weights.gate_up_KN, weights.down_KN)
+
+    def write_kv(self, layer: int, hidden_TD: torch.Tensor, step: Step) -> None:
+        """Compute queries, keys and values and put the latter two into the pool."""
+        buffers = step.buffers
+        self._attention_norm(hidden_TD, buffers.normed_TD)
+        torch.mm(buffers.normed_TD, self._qkv_DN, out=buffers.qkv_TN)
+        rotate(buffers.qk_TJd, step.rotation, buffers.roped_TJd)
+        step.write_kv(layer)
+
+    def add_to(self, layer: int, hidden_TD: torch.Tensor, step: Step | LastRowsStep) -> None:
+        """Attend with the queries of write_kv and add both blocks to hidden_TD."""
+        buffers = step.buffers
+        step.attend(layer)
+        hidden_TD.addmm_(buffers.attended_TN, self._o_ND)
+        self._mlp_norm(hidden_TD, buffers.normed_TD)
+        self._mlp.add_to(hidden_TD, buffers)
+
+
+class Decoder:
+    """The layers of a stage, in order."""
+
+    def __init__(self, layers: tuple[LayerWeights, ...], config: ModelConfig) -> None:
+        self._layers = tuple(DecoderLayer(weights, config) for weights in layers)
+
+    def run(
+        self, hidden_TD: torch.Tensor, step: Step, last_rows: LastRowsStep | None
+    ) -> torch.Tensor:
+        """Run all layers on hidden_TD in place and return it.
+
+        With last_rows the result holds only the rows of last_rows.
+        """
+        final = len(self._layers) - 1
+        for index, layer in enumerate(self._layers):
+            layer.write_kv(index, hidden_TD, step)
+            if index == final and last_rows is not None:
+                hidden_nD = last_rows.take_rows(step, hidden_TD)
+                layer.add_to(index, hidden_nD, last_rows)
+                return hidden_nD
+            layer.add_to(index, hidden_TD, step)
+        return hidden_TD

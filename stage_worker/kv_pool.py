@@ -1,0 +1,106 @@
+"""The paged pool of keys and values of one stage, on the CPU.
+
+Heads lie outside slots, so that the keys of a run are one dense matrix per head; attention over a
+long context reads them a quarter faster so. The bytes of a page that leave the pool are K then V,
+each [page_tokens, heads, head_dim], whatever the pool's own order.
+
+Shapes: L layers of the stage, H kv heads, S slots, P pages, D head_dim, n tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from chunkmesh.errors import InvariantViolated
+from stage_worker.batch import Context
+from stage_worker.page_table import SlotRun
+
+KeysValues = tuple[torch.Tensor, torch.Tensor]
+"""K and V of one layer, each [1, H, n, D]."""
+
+
+class KvPool:
+    """Owns the memory of all pages; only the compute thread writes it."""
+
+    def __init__(
+        self,
+        *,
+        num_layers: int,
+        num_kv_heads: int,
+        head_dim: int,
+        num_pages: int,
+        page_tokens: int,
+        dtype: torch.dtype,
+    ) -> None:
+        self.shape = (num_layers, 2, num_kv_heads, num_pages * page_tokens, head_dim)
+        self.page_tokens = page_tokens
+        self.num_pages = num_pages
+        self._pool_L2HSD = torch.zeros(self.shape, dtype=dtype)
+
+    @property
+    def page_layer_bytes(self) -> int:
+        """Bytes of one page in one layer."""
+        _, two, heads, _, head_dim = self.shape
+        return two * heads * head_dim * self.page_tokens * self._pool_L2HSD.element_size()
+
+    def views(self, run: SlotRun) -> tuple[KeysValues, ...]:
+        """Return views of a run in all layers."""
+        run_2LHnD = self._pool_L2HSD[:, :, None, :, run.begin : run.end].flatten(0, 1).unbind(0)
+        return tuple(zip(run_2LHnD[0::2], run_2LHnD[1::2], strict=True))
+
+    def gather(self, layer: int, page_index_P: torch.Tensor, num_tokens: int) -> KeysValues:
+        """Copy the first tokens of scattered pages of one layer (index in the stage) together."""
+        _, _, heads, _, head_dim = self.shape
+        paged = self._pool_L2HSD[layer].view(2, heads, self.num_pages, self.page_tokens * head_dim)
+        dense = paged.index_select(2, page_index_P).view(2, 1, heads, -1, head_dim)
+        return dense[0, :, :, :num_tokens], dense[1, :, :, :num_tokens]
+
+    def read_page(self, layer: int, page_id: int) -> npt.NDArray[np.uint8]:
+        """Return a copy of a page's bytes in one layer (index in the stage)."""
+        page_2nHD = self._page(layer, page_id).transpose(1, 2).contiguous()
+        return page_2nHD.view(torch.uint8).reshape(-1).numpy()
+
+    def write_page(self, layer: int, page_id: int, data: npt.NDArray[np.uint8]) -> None:
+        """Fill a page in one layer (index in the stage) from the bytes of read_page.
+
+        Raises:
+            InvariantViolated: data has another size than a page.
+        """
+        if data.nbytes != self.page_layer_bytes:
+            raise InvariantViolated(f"{data.nbytes} bytes for a page of {self.page_layer_bytes}")
+        _, _, heads, _, head_dim = self.shape
+        page_2HnD = self._page(layer, page_id)
+        values = np.frombuffer(data.tobytes(), dtype=np.uint8).copy()
+        page_2nHD = torch.from_numpy(values).view(page_2HnD.dtype)
+        page_2HnD.copy_(page_2nHD.view(2, self.page_tokens, heads, head_dim).transpose(1, 2))
+
+    def _page(self, layer: int, page_id: int) -> torch.Tensor:
+        if not 0 <= page_id < self.num_pages:
+            raise InvariantViolated(f"page {page_id}; the pool has {self.num_pages}")
+        begin = page_id * self.page_tokens
+        return self._pool_L2HSD[layer, :, :, begin : begin + self.page_tokens]
+
+
+class ContextReader:
+    """Hands out the keys and values of one context, layer by layer."""
+
+    def __init__(self, pool: KvPool, context: Context) -> None:
+        self._pool = pool
+        self._num_tokens = context.num_tokens
+        self._page_index: torch.Tensor | None = None
+        self._layers: tuple[Sequence[KeysValues], ...] = ()
+        if context.page_ids:
+            self._page_index = torch.tensor(context.page_ids)
+        else:
+            by_run = [pool.views(run) for run in context.runs]
+            self._layers = tuple(zip(*by_run, strict=True))
+
+    def segments(self, layer: int) -> Sequence[KeysValues]:
+        """Return the context's keys and values in one layer, in one piece or several."""
+        if self._page_index is None:
+            return self._layers[layer]
+        return (self._pool.gather(layer, self._page_index, self._num_tokens),)

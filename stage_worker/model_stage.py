@@ -1,0 +1,190 @@
+"""A stage of a real model: loads one layer range and runs microbatches through it.
+
+The worker's compute thread owns it. It decides nothing about requests: it does what a microbatch
+says, writes K and V into the pages that it is told, and forgets rows when it is told.
+
+Shapes: T rows, D hidden size, n rows that are sampled, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import pathlib
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from chunkmesh.errors import ConfigError, InvariantViolated
+from stage_worker.batch import BatchPlan, plan_batch
+from stage_worker.decoder import Decoder
+from stage_worker.head import Head
+from stage_worker.kv_pool import KvPool
+from stage_worker.model_config import ModelConfig, read_model_config
+from stage_worker.orders import Microbatch
+from stage_worker.page_table import PageTables
+from stage_worker.rope import Rope
+from stage_worker.sampler import sample
+from stage_worker.stage import StageDescription
+from stage_worker.step import LastRowsStep, Step
+from stage_worker.weights import Progress, StageWeights, load_weights
+from stage_worker.workspace import Workspace
+
+
+class ModelStage:
+    """Implements stage.Stage with torch on the CPU."""
+
+    def __init__(
+        self, config: ModelConfig, description: StageDescription, weights: StageWeights
+    ) -> None:
+        self.description = description
+        self._config = config
+        self._embedding_VD = weights.embedding_VD
+        self._decoder = Decoder(weights.layers, config)
+        self._head = None if weights.head is None else Head(weights.head, config.rms_norm_eps)
+        self._rope = Rope(head_dim=config.head_dim, theta=config.rope_theta)
+        self._workspace = Workspace(config, description.dtype)
+        self._pool: KvPool | None = None
+        self._tables = PageTables(num_pages=0, page_tokens=1)
+
+    def allocate(self, *, num_pages: int, page_tokens: int) -> None:
+        """Make the KV pool; keeps contents if the shape is unchanged. Drops all rows."""
+        self._tables = PageTables(num_pages=num_pages, page_tokens=page_tokens)
+        pool = self._pool
+        if pool and (pool.num_pages, pool.page_tokens) == (num_pages, page_tokens):
+            return
+        self._pool = None  # frees the old one first
+        self._pool = KvPool(
+            num_layers=self.description.last_layer - self.description.first_layer,
+            num_kv_heads=self._config.num_kv_heads,
+            head_dim=self._config.head_dim,
+            num_pages=num_pages,
+            page_tokens=page_tokens,
+            dtype=self.description.dtype,
+        )
+
+    @torch.inference_mode()
+    def forward(
+        self,
+        microbatch: Microbatch,
+        hidden_in_TD: torch.Tensor | None,
+        hidden_out_TD: torch.Tensor | None,
+    ) -> tuple[int, ...]:
+        """Run one microbatch; see Stage.forward for the tensors.
+
+        Raises:
+            InvariantViolated: the order does not fit this stage, its pages or its vocabulary.
+        """
+        plan = plan_batch(microbatch, self._tables)
+        buffers = self._workspace.rows(microbatch.num_tokens)
+        hidden_TD = buffers.hidden_TD if hidden_out_TD is None else hidden_out_TD
+        self._enter(microbatch, hidden_in_TD, hidden_TD)
+        step = Step(plan, buffers, self._rope, self._owned_pool())
+        if self._head is None:
+            self._decoder.run(hidden_TD, step, None)
+            return ()
+        return self._sample(microbatch, plan, hidden_TD, step, self._head)
+
+    def _enter(
+        self, microbatch: Microbatch, hidden_in_TD: torch.Tensor | None, hidden_TD: torch.Tensor
+    ) -> None:
+        """Fill the residual stream from token ids or from the stage before."""
+        if self._embedding_VD is None:
+            if hidden_in_TD is None:
+                raise InvariantViolated("no activation for a stage behind the first")
+            hidden_TD.copy_(hidden_in_TD)
+            return
+        ids = microbatch.token_ids
+        if ids is None or len(ids) != microbatch.num_tokens:
+            raise InvariantViolated(
+                f"{0 if ids is None else len(ids)} token ids for {microbatch.num_tokens} tokens"
+            )
+        if int(ids.max()) >= self._config.vocab_size:
+            raise InvariantViolated(
+                f"token id {int(ids.max())} of a vocabulary of {self._config.vocab_size}"
+            )
+        index_T = torch.from_numpy(ids.astype(np.int64))
+        torch.index_select(self._embedding_VD, 0, index_T, out=hidden_TD)
+
+    def _sample(
+        self,
+        microbatch: Microbatch,
+        plan: BatchPlan,
+        hidden_TD: torch.Tensor,
+        step: Step,
+        head: Head,
+    ) -> tuple[int, ...]:
+        """Run the layers, then the head for the entries that are sampled."""
+        entries = sorted({row.entry for row in microbatch.sampling})
+        last_rows = None
+        if len(entries) < microbatch.num_tokens:
+            parts = tuple(plan.parts[entry] for entry in entries)
+            last_rows = LastRowsStep(parts, self._workspace.rows(len(entries)), self._owned_pool())
+        hidden_nD = self._decoder.run(hidden_TD, step, last_rows)
+        if not entries:
+            return ()
+        logits = dict(zip(entries, head.logits(hidden_nD), strict=True))
+        return tuple(sample(logits[row.entry], row) for row in microbatch.sampling)
+
+    def release(self, row: int) -> None:
+        """Forget a request's row."""
+        self._tables.release(row)
+
+    def page_layer_bytes(self) -> int:
+        """Bytes of one page in one layer."""
+        return self._owned_pool().page_layer_bytes
+
+    def read_page(self, layer: int, page_id: int) -> npt.NDArray[np.uint8]:
+        """Return a copy of a page's bytes in one layer (absolute index): K, then V."""
+        return self._owned_pool().read_page(layer - self.description.first_layer, page_id)
+
+    def write_page(self, layer: int, page_id: int, data: npt.NDArray[np.uint8]) -> None:
+        """Fill a page in one layer (absolute index) from bytes of page_layer_bytes()."""
+        self._owned_pool().write_page(layer - self.description.first_layer, page_id, data)
+
+    def _owned_pool(self) -> KvPool:
+        if self._pool is None:
+            raise InvariantViolated("the pages were not allocated")
+        return self._pool
+
+
+def load_stage(
+    model_path: pathlib.Path,
+    *,
+    layers: range,
+    dtype: torch.dtype = torch.float32,
+    num_threads: int = 1,
+    progress: Progress = lambda _done, _total: None,
+) -> ModelStage:
+    """Load layers [layers.start, layers.stop) of a model folder; blocks for seconds.
+
+    Sets torch's thread count of the whole process. progress is called from this thread with parts
+    loaded and parts in all.
+
+    Raises:
+        ConfigError: the range is not in the model, or the folder cannot be served.
+    """
+    config = read_model_config(model_path)
+    if layers.step != 1 or not 0 <= layers.start < layers.stop <= config.num_layers:
+        raise ConfigError(
+            f"layers {layers.start}-{layers.stop - 1} are not in the model: it has "
+            f"{config.num_layers} layers, 0-{config.num_layers - 1}"
+        )
+    if dtype != torch.float32:
+        raise ConfigError(f"dtype {dtype} is not supported on cpu; torch.float32 is")
+    torch.set_num_threads(num_threads)
+    weights = load_weights(model_path, config, layers=layers, dtype=dtype, progress=progress)
+    kv_bytes = 2 * len(layers) * config.num_kv_heads * config.head_dim * dtype.itemsize
+    description = StageDescription(
+        first_layer=layers.start,
+        last_layer=layers.stop,
+        model_layers=config.num_layers,
+        hidden_size=config.hidden_size,
+        dtype=dtype,
+        kv_bytes_per_token=kv_bytes,
+        layer_digests=weights.layer_digests,
+        embedding_digest=weights.embedding_digest,
+        head_digest=weights.head_digest,
+        config_digest=config.digest(),
+        device="cpu",
+    )
+    return ModelStage(config, description, weights)

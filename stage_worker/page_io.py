@@ -1,0 +1,302 @@
+"""Loads pages from Redis into staging and stores pages of the pool, in a few I/O threads.
+
+The compute thread never waits for Redis: load and store only queue work, take hands over what was
+loaded. Memory is bounded both ways: a load gets as many leading pages as staging has room for, a
+store over the limit is dropped. Redis being away makes loads of 0 pages and stores of none.
+Results are reported from I/O threads.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol
+
+import numpy as np
+
+from chunkmesh.errors import CacheFault
+from chunkmesh.page_record import Bytes, EncodedPage, PageFormat, PageRecord, encode_page
+from chunkmesh.stored_page import PageRead
+from stage_worker.orders import StorePage
+from stage_worker.pause import Pause
+from stage_worker.staging import StagedLoad, Staging
+
+_GROUP_BYTES = 16 << 20
+"""About what is read or written between two looks at whether it is still wanted."""
+
+
+class PageStore(Protocol):
+    """A client of the page store, such as chunkmesh.kv_store.KvStore; for one thread."""
+
+    def write_pages(self, pages: Sequence[EncodedPage]) -> tuple[bool, ...]:
+        """Write pages; say which are there. Raises CacheFault."""
+        ...
+
+    def read_pages(
+        self, digests: Sequence[bytes], form: PageFormat, first_layer: int, into: Bytes
+    ) -> tuple[PageRead, ...]:
+        """Read pages into [pages, layers, layer_bytes]. Raises CacheFault."""
+        ...
+
+    def close(self) -> None:
+        """Close the connection."""
+        ...
+
+
+class PageReader(Protocol):
+    """The part of a stage that stores need."""
+
+    def read_page(self, layer: int, page_id: int) -> Bytes:
+        """Return the bytes of a page in one layer (absolute index); any thread may call."""
+        ...
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class LoadResult:
+    """A load ended."""
+
+    load_id: int
+    num_pages: int
+    """Leading pages that wait for take; with 0 the load is forgotten already."""
+    bad_digests: tuple[bytes, ...]
+    """Pages found missing or damaged; empty if Redis did not answer."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class StoreResult:
+    """A store ended; its pages need no pin any more."""
+
+    store_id: int
+    stored: tuple[int, ...]
+    """Indices of the pages that are in Redis for this stage's layers."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class PageIOLimits:
+    """Bounds on memory."""
+
+    staging_bytes: int = 1 << 30
+    """Of loads that were neither taken nor cancelled."""
+    store_bytes: int = 256 << 20
+    """Of pages that stores under way hold."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Load:
+    form: PageFormat
+    digests: tuple[bytes, ...]
+    staged: StagedLoad
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Store:
+    epoch: int
+    form: PageFormat
+    store_id: int
+    pages: tuple[StorePage, ...]
+    """Empty if the store was dropped."""
+    num_bytes: int
+
+
+class PageIO:
+    """Owner of the I/O threads of one stage.
+
+    Its methods are for one thread. report is called on I/O threads and must not block; results of
+    an epoch that join has ended are not reported, save one that is being reported just then.
+    """
+
+    def __init__(
+        self,
+        stores: Sequence[PageStore],
+        stage: PageReader,
+        layers: range,
+        *,
+        report: Callable[[LoadResult | StoreResult], None],
+        limits: PageIOLimits | None = None,
+    ) -> None:
+        """Start one thread a store, which it owns; without stores nothing is ever cached."""
+        limits = limits or PageIOLimits()
+        self.num_dropped_pages = 0
+        """Pages not stored for lack of room in the queue."""
+        self.num_refused_pages = 0
+        """Pages that Redis did not take, or that were not tried because it was away."""
+        self._stage = stage
+        self._layers = layers
+        self._report = report
+        self._form: PageFormat | None = None
+        self._epoch = 0
+        self._staging = Staging(limits.staging_bytes)
+        self._store_bytes = 0
+        self._max_store_bytes = limits.store_bytes
+        self._loads: collections.deque[_Load] = collections.deque()
+        self._stores: collections.deque[_Store] = collections.deque()
+        self._closed = False
+        self._away = Pause("prefix cache away")
+        self._full = Pause("prefix cache refuses pages")
+        self._changed = threading.Condition()
+        self._threads = [
+            threading.Thread(target=self._work, args=(store,), name=f"page-io-{index}", daemon=True)
+            for index, store in enumerate(stores or (None,))
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def join(self, form: PageFormat) -> None:
+        """Begin an epoch whose pages have this format; forget all loads and stores before it.
+
+        Pages of the pool may be overwritten as soon as it returns: what a running store has copied
+        by then is whole, and nothing later is used.
+        """
+        with self._changed:
+            self._epoch += 1
+            self._form = form
+            self._loads.clear()
+            self._store_bytes -= sum(job.num_bytes for job in self._stores)
+            self._stores.clear()
+            self._staging.clear()
+
+    def load(self, load_id: int, digests: Sequence[bytes]) -> None:
+        """Begin to read this stage's layers of consecutive pages; report tells the end."""
+        assert self._form is not None
+        staged = self._staging.begin(
+            load_id,
+            num_pages=len(digests),
+            num_layers=len(self._layers),
+            layer_bytes=self._form.layer_bytes,
+        )
+        job = _Load(form=self._form, digests=tuple(digests), staged=staged)
+        with self._changed:
+            self._loads.append(job)
+            self._changed.notify()
+
+    def take(self, load_id: int) -> Bytes | None:
+        """Return a load's pages [pages, layers, layer_bytes], now the caller's; forget the load.
+
+        None if no such load has ended with pages.
+        """
+        return self._staging.take(load_id)
+
+    def cancel(self, load_id: int) -> None:
+        """Forget a load; it is not reported any more."""
+        self._staging.drop(load_id)
+
+    def store(self, store_id: int, pages: Sequence[StorePage]) -> None:
+        """Begin to write pages of the pool, pinned until report tells the end."""
+        assert self._form is not None
+        num_bytes = len(pages) * len(self._layers) * self._form.layer_bytes
+        with self._changed:
+            if self._store_bytes + num_bytes > self._max_store_bytes:
+                self.num_dropped_pages += len(pages)
+                pages, num_bytes = (), 0
+            self._store_bytes += num_bytes
+            self._stores.append(
+                _Store(
+                    epoch=self._epoch,
+                    form=self._form,
+                    store_id=store_id,
+                    pages=tuple(pages),
+                    num_bytes=num_bytes,
+                )
+            )
+            self._changed.notify()
+
+    def close(self) -> None:
+        """End the threads; waits for running commands, which Redis's timeout bounds."""
+        with self._changed:
+            self._closed = True
+            self._epoch += 1
+            self._staging.clear()
+            self._changed.notify_all()
+        for thread in self._threads:
+            thread.join()
+
+    def _work(self, store: PageStore | None) -> None:
+        while (job := self._next_job()) is not None:
+            if isinstance(job, _Load):
+                self._run_load(job, store)
+            else:
+                self._run_store(job, store)
+        if store is not None:
+            store.close()
+
+    def _next_job(self) -> _Load | _Store | None:
+        with self._changed:
+            while not (self._closed or self._loads or self._stores):
+                self._changed.wait()
+            if self._closed:
+                return None
+            return self._loads.popleft() if self._loads else self._stores.popleft()
+
+    def _run_load(self, job: _Load, store: PageStore | None) -> None:
+        num_pages = 0
+        bad: tuple[bytes, ...] = ()
+        room = job.staged.pages
+        for group in self._groups(len(room), job.form):
+            if not self._staging.holds(job.staged):
+                return
+            digests = job.digests[group]
+            reads = self._read(job, digests, room[group], store)
+            good = next((i for i, read in enumerate(reads) if read != "ok"), len(reads))
+            num_pages += good
+            bad = tuple(
+                digest for digest, read in zip(digests, reads, strict=False) if read != "ok"
+            )
+            if good < len(digests):
+                break
+        if self._staging.finish(job.staged, num_pages):
+            self._report(
+                LoadResult(load_id=job.staged.load_id, num_pages=num_pages, bad_digests=bad)
+            )
+
+    def _read(
+        self, job: _Load, digests: Sequence[bytes], into: Bytes, store: PageStore | None
+    ) -> tuple[PageRead, ...]:
+        if store is None or self._away.active:
+            return ()
+        try:
+            return store.read_pages(digests, job.form, self._layers.start, into)
+        except CacheFault as error:
+            self._away.begin(str(error))
+            return ()
+
+    def _run_store(self, job: _Store, store: PageStore | None) -> None:
+        stored: list[int] = []
+        for group in self._groups(len(job.pages), job.form):
+            if store is None or self._away.active or self._full.active:
+                break
+            pages = [self._encode(page, job.form) for page in job.pages[group]]
+            # Copies made in the job's own epoch are whole; later ones may be of other tokens.
+            if job.epoch != self._epoch:
+                break
+            written = self._write(pages, store)
+            stored.extend(group.start + i for i, there in enumerate(written) if there)
+        with self._changed:
+            self._store_bytes -= job.num_bytes
+            self.num_refused_pages += len(job.pages) - len(stored)
+            wanted = job.epoch == self._epoch
+        if wanted:
+            self._report(StoreResult(store_id=job.store_id, stored=tuple(stored)))
+
+    def _write(self, pages: Sequence[EncodedPage], store: PageStore) -> tuple[bool, ...]:
+        try:
+            written = store.write_pages(pages)
+        except CacheFault as error:
+            self._away.begin(str(error))
+            return ()
+        if not all(written):
+            self._full.begin("the server may be out of memory")
+        return written
+
+    def _encode(self, page: StorePage, form: PageFormat) -> EncodedPage:
+        record = PageRecord(format=form, parent=page.parent, page_index=page.page_index)
+        layers = (
+            (layer, np.ravel(self._stage.read_page(layer, page.page_id))) for layer in self._layers
+        )
+        return encode_page(page.digest, record, layers)
+
+    def _groups(self, num_pages: int, form: PageFormat) -> Iterator[slice]:
+        step = max(1, _GROUP_BYTES // (len(self._layers) * form.layer_bytes))
+        for start in range(0, num_pages, step):
+            yield slice(start, min(start + step, num_pages))

@@ -1,0 +1,97 @@
+"""Memory that loaded pages wait in until the compute thread takes them. Any thread may call."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+
+import numpy as np
+
+from chunkmesh.page_record import Bytes
+
+
+@dataclasses.dataclass(slots=True, kw_only=True, eq=False)
+class StagedLoad:
+    """Room for the leading pages of one load."""
+
+    load_id: int
+    pages: Bytes
+    """[pages, layers, layer_bytes]; written by one I/O thread until done."""
+    num_pages: int | None = None
+    """Pages that are ready; None while the load runs."""
+
+
+class Staging:
+    """Owner of all staged loads and of their bound."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._num_bytes = 0
+        self._loads: dict[int, StagedLoad] = {}
+        self._lock = threading.Lock()
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes in use."""
+        return self._num_bytes
+
+    def begin(
+        self, load_id: int, *, num_pages: int, num_layers: int, layer_bytes: int
+    ) -> StagedLoad:
+        """Make room for as many of the pages as fit; a load of the same id is dropped."""
+        with self._lock:
+            self._drop(load_id)
+            page_bytes = num_layers * layer_bytes
+            num_pages = min(num_pages, (self._max_bytes - self._num_bytes) // page_bytes)
+            load = StagedLoad(
+                load_id=load_id,
+                pages=np.empty((num_pages, num_layers, layer_bytes), dtype=np.uint8),
+            )
+            self._loads[load_id] = load
+            self._num_bytes += load.pages.nbytes
+            return load
+
+    def holds(self, load: StagedLoad) -> bool:
+        """Whether the load is still wanted."""
+        return self._loads.get(load.load_id) is load
+
+    def finish(self, load: StagedLoad, num_pages: int) -> bool:
+        """Say how many leading pages are ready; return whether the load is still wanted.
+
+        A load without pages is forgotten at once.
+        """
+        with self._lock:
+            if not self.holds(load):
+                return False
+            load.num_pages = num_pages
+            if num_pages == 0:
+                self._drop(load.load_id)
+            return True
+
+    def take(self, load_id: int) -> Bytes | None:
+        """Hand the ready pages [pages, layers, layer_bytes] to the caller, and forget the load.
+
+        None if there is no such load, or it still runs.
+        """
+        with self._lock:
+            load = self._loads.get(load_id)
+            if load is None or load.num_pages is None:
+                return None
+            self._drop(load_id)
+            return load.pages[: load.num_pages]
+
+    def drop(self, load_id: int) -> None:
+        """Forget a load, whatever its state."""
+        with self._lock:
+            self._drop(load_id)
+
+    def clear(self) -> None:
+        """Forget all loads."""
+        with self._lock:
+            self._loads.clear()
+            self._num_bytes = 0
+
+    def _drop(self, load_id: int) -> None:
+        load = self._loads.pop(load_id, None)
+        if load is not None:
+            self._num_bytes -= load.pages.nbytes

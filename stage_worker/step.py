@@ -1,0 +1,84 @@
+"""Everything that the layers share while they run one microbatch.
+
+Built once per microbatch, so that the layers themselves do no index arithmetic.
+
+Shapes: T rows, K kv heads, n tokens of a run, d head_dim.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from stage_worker.attention import ChunkQueries, TokenQueries
+from stage_worker.batch import BatchPlan, Part
+from stage_worker.kv_pool import KeysValues, KvPool
+from stage_worker.rope import Rope
+from stage_worker.workspace import Buffers
+
+
+class Step:
+    """One pass over all rows of a microbatch."""
+
+    def __init__(self, plan: BatchPlan, buffers: Buffers, rope: Rope, pool: KvPool) -> None:
+        self.buffers = buffers
+        self.rotation = rope.rotation(torch.from_numpy(plan.positions_T))
+        self._queries = [_queries(part, buffers, pool) for part in plan.parts]
+        self._writes = [write for part in plan.parts for write in _writes(part, buffers, pool)]
+
+    def write_kv(self, layer: int) -> None:
+        """Copy the rows' keys and values into the pool, one layer (index in the stage)."""
+        for (k_1Knd, v_1Knd), layers in self._writes:
+            k_slots, v_slots = layers[layer]
+            k_slots.copy_(k_1Knd)
+            v_slots.copy_(v_1Knd)
+
+    def attend(self, layer: int) -> None:
+        """Fill buffers.attended_THd for one layer (index in the stage)."""
+        for queries in self._queries:
+            queries.attend(layer)
+
+
+class LastRowsStep:
+    """The rest of the last layer for the last tokens of some entries only.
+
+    Nobody reads the other rows: their keys and values are written, the head samples none of them.
+    """
+
+    def __init__(self, parts: tuple[Part, ...], buffers: Buffers, pool: KvPool) -> None:
+        self.buffers = buffers
+        self._rows = torch.tensor([part.last_row for part in parts], dtype=torch.int64)
+        self._queries = [
+            TokenQueries(row, part.through, buffers, pool) for row, part in enumerate(parts)
+        ]
+
+    def take_rows(self, step: Step, hidden_TD: torch.Tensor) -> torch.Tensor:
+        """Move the rows' queries from step's buffers to this one's; return their hidden rows."""
+        hidden_nD = hidden_TD.index_select(0, self._rows)
+        q_nHd = step.buffers.q_THd.index_select(0, self._rows)  # a copy: the buffers overlap
+        self.buffers.q_THd.copy_(q_nHd)
+        return hidden_nD
+
+    def attend(self, layer: int) -> None:
+        """Fill buffers.attended_THd for one layer (index in the stage)."""
+        for queries in self._queries:
+            queries.attend(layer)
+
+
+def _queries(part: Part, buffers: Buffers, pool: KvPool) -> TokenQueries | ChunkQueries:
+    if part.num_rows == 1:
+        return TokenQueries(part.first_row, part.through, buffers, pool)
+    return ChunkQueries(part, buffers, pool)
+
+
+def _writes(
+    part: Part, buffers: Buffers, pool: KvPool
+) -> list[tuple[KeysValues, tuple[KeysValues, ...]]]:
+    """Pair the rows of a part with the slots that they go to, run by run."""
+    writes = []
+    row = part.first_row
+    for run in part.written:
+        rows = slice(row, row + run.num_tokens)
+        source = (buffers.k_1KTd[:, :, rows], buffers.v_1KTd[:, :, rows])
+        writes.append((source, pool.views(run)))
+        row += run.num_tokens
+    return writes

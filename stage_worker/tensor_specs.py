@@ -1,0 +1,69 @@
+"""Which tensors a checkpoint must hold for a layer, the embedding and the head. Pure.
+
+A family of models is described here by names and shapes; what is done with the tensors is not.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+
+from stage_worker.model_config import ModelConfig
+
+_LAYER = re.compile(r"model\.layers\.(\d+)\.(.+)")
+_DERIVED = frozenset({"self_attn.rotary_emb.inv_freq"})  # written by old tools; follows from config
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class TensorSpec:
+    """One tensor of a checkpoint."""
+
+    role: str
+    """What it is in the model, such as q; unique within its layer."""
+    name: str
+    """Its name in the checkpoint."""
+    shape: tuple[int, ...]
+
+
+def layer_specs(config: ModelConfig, layer: int) -> tuple[TensorSpec, ...]:
+    """Return all tensors of one layer, absolute index."""
+    hidden, inner = config.hidden_size, config.intermediate_size
+    q_width, kv_width = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
+    shapes = {
+        "attention_norm": ("input_layernorm", (hidden,)),
+        "q": ("self_attn.q_proj", (q_width, hidden)),
+        "k": ("self_attn.k_proj", (kv_width, hidden)),
+        "v": ("self_attn.v_proj", (kv_width, hidden)),
+        "o": ("self_attn.o_proj", (hidden, q_width)),
+        "mlp_norm": ("post_attention_layernorm", (hidden,)),
+        "gate": ("mlp.gate_proj", (inner, hidden)),
+        "up": ("mlp.up_proj", (inner, hidden)),
+        "down": ("mlp.down_proj", (hidden, inner)),
+    }
+    return tuple(
+        TensorSpec(role=role, name=f"model.layers.{layer}.{part}.weight", shape=shape)
+        for role, (part, shape) in shapes.items()
+    )
+
+
+def embedding_spec(config: ModelConfig) -> TensorSpec:
+    """Return the token embedding."""
+    shape = (config.vocab_size, config.hidden_size)
+    return TensorSpec(role="embedding", name="model.embed_tokens.weight", shape=shape)
+
+
+def head_specs(config: ModelConfig) -> tuple[TensorSpec, TensorSpec]:
+    """Return the final norm and the output head, which is the embedding where they are tied."""
+    norm = TensorSpec(role="final_norm", name="model.norm.weight", shape=(config.hidden_size,))
+    embedding = embedding_spec(config)
+    if config.tie_word_embeddings:
+        return norm, dataclasses.replace(embedding, role="head")
+    return norm, TensorSpec(role="head", name="lm_head.weight", shape=embedding.shape)
+
+
+def layer_of(name: str) -> int | None:
+    """Return the layer that a tensor belongs to; None for the rest and for derived tensors."""
+    match = _LAYER.fullmatch(name)
+    if match is None or match[2] in _DERIVED:
+        return None
+    return int(match[1])

@@ -1,0 +1,106 @@
+"""Scratch memory of the forward pass, allocated once and reused by every layer and microbatch.
+
+Fresh tensors of this size would come from the operating system each time, page by page.
+
+Shapes: T rows, D hidden size, H query heads, J query and kv heads, K kv heads, d head_dim,
+I intermediate size.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import torch
+
+from stage_worker.model_config import ModelConfig
+
+_MAX_VIEWS = 64
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Buffers:
+    """Views for T rows; everything is overwritten by the next user."""
+
+    hidden_TD: torch.Tensor
+    normed_TD: torch.Tensor
+    qkv_TN: torch.Tensor
+    """Output of the merged projection; qk_TJd and v_1KTd are views of it."""
+    qk_TJd: torch.Tensor
+    v_1KTd: torch.Tensor
+    roped_TJd: torch.Tensor
+    q_THd: torch.Tensor
+    k_1KTd: torch.Tensor
+    """q_THd and k_1KTd are views of roped_TJd."""
+    attended_THd: torch.Tensor
+    attended_TN: torch.Tensor
+    """The same memory as attended_THd."""
+    gate_up_TI: torch.Tensor
+    gate_TI: torch.Tensor
+    up_TI: torch.Tensor
+    """gate_TI and up_TI are views of gate_up_TI."""
+    inner_TI: torch.Tensor
+
+
+class Workspace:
+    """Owner of a stage's scratch memory; grows to the largest microbatch seen."""
+
+    def __init__(self, config: ModelConfig, dtype: torch.dtype) -> None:
+        self._config = config
+        self._dtype = dtype
+        self._capacity = 0
+        self._memory: dict[str, torch.Tensor] = {}
+        self._views: dict[int, Buffers] = {}
+
+    def rows(self, num_rows: int) -> Buffers:
+        """Return buffers of num_rows rows."""
+        buffers = self._views.get(num_rows)
+        if buffers is not None and num_rows <= self._capacity:
+            return buffers
+        if num_rows > self._capacity:
+            self._grow(num_rows)
+        if len(self._views) >= _MAX_VIEWS:
+            self._views.clear()
+        buffers = self._views[num_rows] = self._slice(num_rows)
+        return buffers
+
+    def _grow(self, num_rows: int) -> None:
+        config = self._config
+        num_joint = config.num_heads + config.num_kv_heads
+        widths = {
+            "hidden": config.hidden_size,
+            "normed": config.hidden_size,
+            "qkv": (num_joint + config.num_kv_heads) * config.head_dim,
+            "roped": num_joint * config.head_dim,
+            "attended": config.num_heads * config.head_dim,
+            "gate_up": 2 * config.intermediate_size,
+            "inner": config.intermediate_size,
+        }
+        self._views.clear()
+        self._memory = {
+            name: torch.empty(num_rows, width, dtype=self._dtype) for name, width in widths.items()
+        }
+        self._capacity = num_rows
+
+    def _slice(self, num_rows: int) -> Buffers:
+        config = self._config
+        memory = {name: tensor[:num_rows] for name, tensor in self._memory.items()}
+        num_joint = config.num_heads + config.num_kv_heads
+        qkv_TGd = memory["qkv"].unflatten(-1, (-1, config.head_dim))
+        roped_TJd = memory["roped"].view(num_rows, num_joint, config.head_dim)
+        gate_TI, up_TI = memory["gate_up"].chunk(2, dim=-1)
+        return Buffers(
+            hidden_TD=memory["hidden"],
+            normed_TD=memory["normed"],
+            qkv_TN=memory["qkv"],
+            qk_TJd=qkv_TGd[:, :num_joint],
+            v_1KTd=qkv_TGd[:, num_joint:].transpose(0, 1)[None],
+            roped_TJd=roped_TJd,
+            q_THd=roped_TJd[:, : config.num_heads],
+            k_1KTd=roped_TJd[:, config.num_heads :].transpose(0, 1)[None],
+            attended_THd=memory["attended"].view(num_rows, config.num_heads, config.head_dim),
+            attended_TN=memory["attended"],
+            gate_up_TI=memory["gate_up"],
+            gate_TI=gate_TI,
+            up_TI=up_TI,
+            inner_TI=memory["inner"],
+        )

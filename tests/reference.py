@@ -1,0 +1,39 @@
+"""What Hugging Face transformers answers, which is what a stage pipeline must answer too."""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import transformers
+
+
+class Reference:
+    """A model folder in transformers: float32, eager attention, greedy, KV cache."""
+
+    def __init__(self, model_path: pathlib.Path, *, attention: str = "eager") -> None:
+        self.model: Any = transformers.AutoModelForCausalLM.from_pretrained(
+            model_path, dtype=torch.float32, attn_implementation=attention
+        ).eval()
+        self.model.generation_config = transformers.GenerationConfig(pad_token_id=0)
+
+    def generate(self, prompt: Sequence[int], max_new_tokens: int) -> list[int]:
+        """Return exactly max_new_tokens ids; end tokens do not end it."""
+        with torch.inference_mode():
+            output = self.model.generate(
+                torch.tensor([list(prompt)]),
+                attention_mask=torch.ones(1, len(prompt), dtype=torch.int64),
+                max_new_tokens=max_new_tokens,
+                do_sample=False,
+            )
+        ids: list[int] = output[0, len(prompt) :].tolist()
+        return ids
+
+    def logits(self, prompt: Sequence[int]) -> torch.Tensor:
+        """Return the logits of the last token, [V]."""
+        with torch.inference_mode():
+            answer = self.model(torch.tensor([list(prompt)]), logits_to_keep=1)
+        last: torch.Tensor = answer.logits[0, -1]
+        return last

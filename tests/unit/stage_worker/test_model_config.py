@@ -1,0 +1,127 @@
+"""config.json is read, never guessed."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+from typing import Any
+
+import pytest
+import torch
+
+from chunkmesh.errors import ConfigError
+from stage_worker.model_config import parse_model_config, read_model_config
+from stage_worker.model_stage import load_stage
+from tests.pipeline_of_stages import load_pipeline
+from tests.reference import Reference
+from tests.tiny_models import edit_config, make_tiny_llama
+
+RAW: dict[str, Any] = {
+    "architectures": ["LlamaForCausalLM"],
+    "vocab_size": 264,
+    "hidden_size": 64,
+    "intermediate_size": 160,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "max_position_embeddings": 128,
+}
+
+
+def test_defaults() -> None:
+    """Fields that older files leave out have transformers' defaults."""
+    config = parse_model_config(RAW)
+    assert (config.num_kv_heads, config.head_dim) == (4, 16)
+    assert (config.rms_norm_eps, config.rope_theta) == (1e-6, 10000.0)
+    assert (config.tie_word_embeddings, config.eos_token_ids) == (False, ())
+
+
+@pytest.mark.parametrize(
+    ("fields", "theta"),
+    [
+        ({"rope_theta": 5e5}, 5e5),
+        ({"rope_theta": 5e5, "rope_scaling": None}, 5e5),
+        ({"rope_parameters": {"rope_theta": 1e5, "rope_type": "default"}}, 1e5),
+        ({"rope_theta": 1e4, "rope_parameters": {"rope_theta": 1e5}}, 1e5),
+    ],
+)
+def test_rope_theta_spellings(fields: dict[str, Any], theta: float) -> None:
+    """transformers 5 writes rope_parameters, older files rope_theta."""
+    assert theta == parse_model_config(RAW | fields).rope_theta
+
+
+@pytest.mark.parametrize("eos", [2, [2, 5]])
+def test_eos_spellings(eos: int | list[int]) -> None:
+    """One end token or several (O10)."""
+    expected = tuple(eos) if isinstance(eos, list) else (eos,)
+    assert expected == parse_model_config(RAW | {"eos_token_id": eos}).eos_token_ids
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ({"architectures": ["OtherForCausalLM"]}, r"OtherForCausalLM.*LlamaForCausalLM"),
+        ({"architectures": None}, "known are"),
+        ({"hidden_act": "gelu"}, "gelu"),
+        ({"attention_bias": True}, "attention_bias"),
+        ({"quantization_config": {"bits": 4}}, "quantization_config"),
+        ({"rope_scaling": {"rope_type": "nonsense", "factor": 2}}, "nonsense"),
+        ({"rope_scaling": {"type": "dynamic", "factor": 2}}, "dynamic"),
+        ({"rope_parameters": {"rope_theta": 1e4, "rope_type": "yarn"}}, "yarn"),
+        ({"rope_parameters": {"partial_rotary_factor": 0.5}}, "partial_rotary_factor"),
+        ({"num_key_value_heads": 3}, "num_key_value_heads=3"),
+        ({"head_dim": 15}, "head_dim=15"),
+        ({"hidden_size": "64"}, "hidden_size='64'"),
+        ({"num_hidden_layers": 0}, "num_hidden_layers=0"),
+        ({"vocab_size": None}, "vocab_size=None"),
+        ({"rms_norm_eps": -1}, "rms_norm_eps=-1"),
+        ({"eos_token_id": "2"}, "eos_token_id='2'"),
+    ],
+)
+def test_what_is_not_known_is_refused_by_name(fields: dict[str, Any], text: str) -> None:
+    """A setting that is ignored in silence would give fluent nonsense (O25)."""
+    with pytest.raises(ConfigError, match=text):
+        parse_model_config(RAW | fields)
+
+
+def test_unreadable_files(tmp_path: pathlib.Path) -> None:
+    """The path stands in the error."""
+    with pytest.raises(ConfigError, match=r"config\.json"):
+        read_model_config(tmp_path)
+    (tmp_path / "config.json").write_text("{")
+    with pytest.raises(ConfigError, match="not JSON"):
+        read_model_config(tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps([1]))
+    with pytest.raises(ConfigError, match="object"):
+        read_model_config(tmp_path)
+
+
+def test_digest_tells_configs_apart() -> None:
+    """Replicas with another epsilon would compute something else."""
+    config = parse_model_config(RAW)
+    other = parse_model_config(RAW | {"rms_norm_eps": 1e-5})
+    assert config.digest() == parse_model_config(dict(reversed(RAW.items()))).digest()
+    assert config.digest() != other.digest()
+
+
+def test_head_dim_and_theta_are_honoured(tmp_path: pathlib.Path, prompt: list[int]) -> None:
+    """head_dim need not be hidden_size / heads (O25)."""
+    make_tiny_llama(tmp_path, head_dim=32, rope_theta=500000.0, rms_norm_eps=1e-2)
+    expected = Reference(tmp_path).generate(prompt, 12)
+    assert expected == load_pipeline(tmp_path, (0, 2, 4)).generate(prompt, 12)
+
+
+def test_eps_changes_the_answer(tiny_llama: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    """The file's epsilon is used, not one of ours."""
+    for file in tiny_llama.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    edit_config(tmp_path, rms_norm_eps=10.0)
+    prompt = list(range(40))
+    expected = Reference(tmp_path).generate(prompt, 12)
+    assert expected == load_pipeline(tmp_path, (0, 4)).generate(prompt, 12)
+    assert expected != load_pipeline(tiny_llama, (0, 4)).generate(prompt, 12)
+
+
+def test_other_dtypes_are_refused(tiny_llama: pathlib.Path) -> None:
+    """Only float32 is exact on the CPU."""
+    with pytest.raises(ConfigError, match="bfloat16"):
+        load_stage(tiny_llama, layers=range(4), dtype=torch.bfloat16)

@@ -1,0 +1,294 @@
+"""Loads and stores against a store that the test plays."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+import pytest
+
+from chunkmesh.errors import CacheFault
+from chunkmesh.page_record import Bytes, EncodedPage, PageFormat
+from chunkmesh.stored_page import PageRead, decode_page
+from stage_worker.orders import StorePage
+from stage_worker.page_io import LoadResult, PageIO, PageIOLimits, StoreResult
+from tests.page_samples import FORM, chain, layer_data, parents
+
+LAYERS = range(1, 3)
+PAGE_BYTES = len(LAYERS) * FORM.layer_bytes
+DIGESTS = chain(4)
+
+
+class PlayedStore:
+    """Pages in a dictionary; waits and fails when told to."""
+
+    def __init__(self) -> None:
+        self.pages: dict[bytes, EncodedPage] = {}
+        self.fault: CacheFault | None = None
+        self.full = False
+        self.may_go = threading.Event()
+        self.may_go.set()
+        self.entered = threading.Event()
+        self.num_calls = 0
+        self.closed = False
+
+    def write_pages(self, pages: Sequence[EncodedPage]) -> tuple[bool, ...]:
+        """Keep pages."""
+        self._enter()
+        if self.full:
+            return (False,) * len(pages)
+        self.pages.update({page.digest: page for page in pages})
+        return (True,) * len(pages)
+
+    def read_pages(
+        self, digests: Sequence[bytes], form: PageFormat, first_layer: int, into: Bytes
+    ) -> tuple[PageRead, ...]:
+        """Return pages."""
+        self._enter()
+        reads: list[PageRead] = []
+        for digest, room in zip(digests, into, strict=True):
+            page = self.pages.get(digest)
+            values = (page.record, *(bytes(v) for _, v in page.layers)) if page else (None,)
+            reads.append(decode_page(digest, form, first_layer, values, room))
+        return tuple(reads)
+
+    def close(self) -> None:
+        """Note it."""
+        self.closed = True
+
+    def _enter(self) -> None:
+        self.num_calls += 1
+        self.entered.set()
+        assert self.may_go.wait(5)
+        if self.fault is not None:
+            raise self.fault
+
+
+class PlayedStage:
+    """A pool whose page i holds the bytes of DIGESTS[i], until overwritten."""
+
+    def __init__(self) -> None:
+        self.on_read: Callable[[], None] = lambda: None
+
+    def read_page(self, layer: int, page_id: int) -> Bytes:
+        """Return a page."""
+        self.on_read()
+        return layer_data(DIGESTS[page_id], layer).reshape(4, -1)
+
+
+Results = queue.Queue[LoadResult | StoreResult]
+
+
+@pytest.fixture
+def store() -> PlayedStore:
+    """Return an empty store."""
+    return PlayedStore()
+
+
+@pytest.fixture
+def stage() -> PlayedStage:
+    """Return a pool."""
+    return PlayedStage()
+
+
+@pytest.fixture
+def results() -> Results:
+    """Return where results arrive."""
+    return queue.Queue()
+
+
+@pytest.fixture
+def page_io(store: PlayedStore, stage: PlayedStage, results: Results) -> Iterator[PageIO]:
+    """Run one I/O thread with room for three pages both ways."""
+    limits = PageIOLimits(staging_bytes=3 * PAGE_BYTES, store_bytes=3 * PAGE_BYTES)
+    page_io = PageIO([store], stage, LAYERS, report=results.put, limits=limits)
+    page_io.join(FORM)
+    yield page_io
+    store.may_go.set()
+    page_io.close()
+
+
+def pages(*page_ids: int) -> list[StorePage]:
+    """Return orders to store pages of the pool."""
+    return [
+        StorePage(digest=DIGESTS[i], parent=parents(DIGESTS)[i], page_index=i, page_id=i)
+        for i in page_ids
+    ]
+
+
+def test_what_was_stored_is_loaded(page_io: PageIO, results: Results) -> None:
+    """The bytes that reach the pool are those that left it."""
+    page_io.store(5, pages(0, 1))
+    assert results.get(timeout=5) == StoreResult(store_id=5, stored=(0, 1))
+    page_io.load(6, DIGESTS[:2])
+    assert results.get(timeout=5) == LoadResult(load_id=6, num_pages=2, bad_digests=())
+    taken = page_io.take(6)
+    assert taken is not None
+    for page, digest in enumerate(DIGESTS[:2]):
+        for index, layer in enumerate(LAYERS):
+            assert taken[page, index].tobytes() == layer_data(digest, layer).tobytes()
+
+
+def test_a_load_ends_at_the_hole_and_names_it(page_io: PageIO, results: Results) -> None:
+    """O18: pages behind a hole never move up; the hole is to be invalidated."""
+    page_io.store(1, pages(0, 2))
+    results.get(timeout=5)
+    page_io.load(2, DIGESTS[:3])
+    expected = LoadResult(load_id=2, num_pages=1, bad_digests=(DIGESTS[1],))
+    assert results.get(timeout=5) == expected
+
+
+def test_a_load_is_cut_to_the_room(page_io: PageIO, results: Results) -> None:
+    """Three pages fit; the fourth is not bad, only not loaded."""
+    for store_id, page_ids in enumerate(((0, 1), (2, 3))):
+        page_io.store(store_id, pages(*page_ids))
+        results.get(timeout=5)
+    page_io.load(2, DIGESTS)
+    assert results.get(timeout=5) == LoadResult(load_id=2, num_pages=3, bad_digests=())
+
+
+def test_a_fault_is_no_page_and_no_bad_one(
+    page_io: PageIO, store: PlayedStore, results: Results
+) -> None:
+    """Invalidating pages because Redis was away would empty the cache at every hiccup."""
+    store.fault = CacheFault("away")
+    page_io.load(1, DIGESTS[:2])
+    assert results.get(timeout=5) == LoadResult(load_id=1, num_pages=0, bad_digests=())
+    page_io.load(2, DIGESTS[:2])
+    page_io.store(3, pages(0))
+    assert results.get(timeout=5) == LoadResult(load_id=2, num_pages=0, bad_digests=())
+    assert results.get(timeout=5) == StoreResult(store_id=3, stored=())
+    assert store.num_calls == 1, "no retry storm"
+    assert page_io.num_refused_pages == 1
+
+
+def test_a_full_server_still_gives_pages(
+    page_io: PageIO, store: PlayedStore, results: Results
+) -> None:
+    """O20 (a): refused writes rest, loads go on."""
+    page_io.store(1, pages(0))
+    results.get(timeout=5)
+    store.full = True
+    page_io.store(2, pages(1))
+    page_io.store(3, pages(2))
+    assert [results.get(timeout=5), results.get(timeout=5)] == [
+        StoreResult(store_id=2, stored=()),
+        StoreResult(store_id=3, stored=()),
+    ]
+    assert store.num_calls == 2
+    page_io.load(4, DIGESTS[:1])
+    assert results.get(timeout=5) == LoadResult(load_id=4, num_pages=1, bad_digests=())
+
+
+def test_stores_over_the_limit_are_dropped_not_waited_for(
+    page_io: PageIO, store: PlayedStore, results: Results
+) -> None:
+    """A slow Redis costs cached pages, never compute time or memory."""
+    store.may_go.clear()
+    page_io.store(1, pages(0, 1))
+    page_io.store(2, pages(2, 3))
+    page_io.store(3, pages(2))
+    assert page_io.num_dropped_pages == 2
+    store.may_go.set()
+    ends = {results.get(timeout=5) for _ in range(3)}
+    assert ends == {
+        StoreResult(store_id=1, stored=(0, 1)),
+        StoreResult(store_id=2, stored=()),
+        StoreResult(store_id=3, stored=(0,)),
+    }
+    page_io.store(4, pages(1, 2, 3))
+    assert results.get(timeout=5) == StoreResult(store_id=4, stored=(0, 1, 2))
+
+
+def test_a_cancelled_load_is_silent_and_frees_its_room(
+    page_io: PageIO, store: PlayedStore, results: Results
+) -> None:
+    """Room leaked by aborted requests ended caching for good elsewhere."""
+    page_io.store(1, pages(0, 1, 2))
+    results.get(timeout=5)
+    store.may_go.clear()
+    store.entered.clear()
+    page_io.load(2, DIGESTS[:3])
+    assert store.entered.wait(5)
+    page_io.cancel(2)
+    page_io.load(3, DIGESTS[:3])
+    store.may_go.set()
+    assert results.get(timeout=5) == LoadResult(load_id=3, num_pages=3, bad_digests=())
+    assert page_io.take(2) is None
+    assert results.empty()
+
+
+def test_a_new_epoch_forgets_what_ran(
+    page_io: PageIO, store: PlayedStore, results: Results
+) -> None:
+    """Results of before must not be taken for those of now."""
+    page_io.store(1, pages(0))
+    results.get(timeout=5)
+    store.may_go.clear()
+    store.entered.clear()
+    page_io.load(1, DIGESTS[:1])
+    page_io.store(2, pages(1))
+    page_io.store(3, pages(2))
+    assert store.entered.wait(5)
+    page_io.join(FORM)
+    store.may_go.set()
+    page_io.store(1, pages(0, 1, 2))
+    assert results.get(timeout=5) == StoreResult(store_id=1, stored=(0, 1, 2))
+    assert page_io.take(1) is None
+
+
+def test_pages_copied_across_a_join_are_not_written(
+    page_io: PageIO, store: PlayedStore, stage: PlayedStage, results: Results
+) -> None:
+    """After Join the pool is written anew: such a copy may mix two prompts under one digest."""
+    reading, joined = threading.Event(), threading.Event()
+
+    def pause() -> None:
+        reading.set()
+        assert joined.wait(5)
+
+    stage.on_read = pause
+    page_io.store(1, pages(0))
+    assert reading.wait(5)
+    page_io.join(FORM)
+    joined.set()
+    page_io.load(2, DIGESTS[:1])
+    expected = LoadResult(load_id=2, num_pages=0, bad_digests=(DIGESTS[0],))
+    assert results.get(timeout=5) == expected
+    assert store.pages == {}
+
+
+def test_without_redis_everything_is_a_miss(stage: PlayedStage, results: Results) -> None:
+    """A mesh without a cache is a mesh."""
+    page_io = PageIO([], stage, LAYERS, report=results.put)
+    page_io.join(FORM)
+    page_io.load(1, DIGESTS)
+    page_io.store(2, pages(0))
+    assert results.get(timeout=5) == LoadResult(load_id=1, num_pages=0, bad_digests=())
+    assert results.get(timeout=5) == StoreResult(store_id=2, stored=())
+    page_io.close()
+
+
+def test_close_ends_threads_and_connections(stage: PlayedStage, results: Results) -> None:
+    """Nothing is left running, ever."""
+    before = threading.active_count()
+    stores = [PlayedStore(), PlayedStore()]
+    page_io = PageIO(stores, stage, LAYERS, report=results.put)
+    assert threading.active_count() == before + 2
+    page_io.close()
+    assert threading.active_count() == before
+    assert [store.closed for store in stores] == [True, True]
+
+
+def test_taken_pages_are_writable(page_io: PageIO, results: Results) -> None:
+    """Torch warns about read-only arrays, and a warning is an error in tests."""
+    page_io.store(1, pages(0))
+    results.get(timeout=5)
+    page_io.load(2, DIGESTS[:1])
+    results.get(timeout=5)
+    taken = page_io.take(2)
+    assert taken is not None
+    assert taken.flags.writeable
+    assert taken.dtype == np.uint8
