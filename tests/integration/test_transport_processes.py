@@ -83,7 +83,11 @@ def cpu_seconds(pid: int) -> float:
 def listening_addresses(pid: int) -> set[str]:
     """Return the IP addresses that a process listens on."""
     connections = psutil.Process(pid).net_connections("inet")
-    return {entry.laddr.ip.removeprefix("::ffff:") for entry in connections if entry.status == psutil.CONN_LISTEN}
+    return {
+        entry.laddr.ip.removeprefix("::ffff:")
+        for entry in connections
+        if entry.status == psutil.CONN_LISTEN
+    }
 
 
 async def test_an_idle_link_costs_no_cpu(name: str, spec: LinkSpec) -> None:
@@ -152,9 +156,7 @@ async def test_a_stopped_receiver_hangs_nobody(
         receiving.send_signal(signal.SIGSTOP)
         begin = time.monotonic()
         with pytest.raises(TimeoutError):
-            await asyncio.wait_for(
-                sender.send(Activation(seq_no=0, num_tokens=1024), payload), 0.3
-            )
+            await asyncio.wait_for(sender.send(Activation(seq_no=0, num_tokens=1024), payload), 0.3)
         await sender.close()
         assert time.monotonic() - begin < 0.3 + NOTICE_S
 
