@@ -33,7 +33,10 @@ def _print_version(wanted: bool) -> None:
 def _root(
     *,
     version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
+        ),
     ] = False,
 ) -> None:
     """Serve a large language model with chunked pipeline parallelism."""
