@@ -6,9 +6,11 @@ import numpy as np
 import torch
 
 from chunkmesh.errors import LinkError
+from chunkmesh.page_record import PageFormat
 from chunkmesh.v1 import common_pb2
 from chunkmesh.v1 import stage_pb2 as pb
 from stage_worker.orders import Entry, Microbatch, SamplingRow, StorePage
+from stage_worker.page_io import LoadResult, StoreResult
 from stage_worker.stage import StageDescription
 
 PROTOCOL_VERSION = 1
@@ -93,6 +95,18 @@ def microbatch_from(message: pb.Microbatch) -> Microbatch:
     )
 
 
+def page_format_from(join: pb.Join, description: StageDescription) -> PageFormat:
+    """Say what all pages of an epoch have in common."""
+    layer_bytes = description.kv_bytes_per_token * join.page_tokens // description.num_layers
+    return PageFormat(
+        namespace=join.namespace,
+        model_layers=description.model_layers,
+        dtype=str(description.dtype).removeprefix("torch."),
+        page_tokens=join.page_tokens,
+        layer_bytes=layer_bytes,
+    )
+
+
 def store_pages_from(message: pb.Store) -> tuple[StorePage, ...]:
     """Read the pages of a Store."""
     return tuple(
@@ -104,3 +118,17 @@ def store_pages_from(message: pb.Store) -> tuple[StorePage, ...]:
         )
         for page in message.pages
     )
+
+
+def page_io_message(result: LoadResult | StoreResult) -> pb.AttachRequest:
+    """Write the end of a load or a store."""
+    if isinstance(result, LoadResult):
+        return pb.AttachRequest(
+            load_done=pb.LoadDone(
+                load_id=result.load_id,
+                num_pages=result.num_pages,
+                bad_digests=result.bad_digests,
+            )
+        )
+    done = pb.StoreDone(store_id=result.store_id, stored=result.stored)
+    return pb.AttachRequest(store_done=done)

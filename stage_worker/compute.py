@@ -13,10 +13,9 @@ import time
 from collections.abc import Callable
 from typing import assert_never
 
-from chunkmesh.transports.slots import InboundSlots, OutboundSlots
-
 from chunkmesh.errors import LinkError
 from chunkmesh.transports.base import Activation
+from chunkmesh.transports.slots import InboundSlots, OutboundSlots
 from chunkmesh.v1 import stage_pb2 as pb
 from stage_worker.orders import Microbatch
 from stage_worker.page_io import PageIO
@@ -120,6 +119,7 @@ class Compute:
             case BeginEpoch():
                 self._stage.allocate(num_pages=order.num_pages, page_tokens=order.page_tokens)
                 self._epoch = order.epoch
+                self._links = UseLinks(inbound=None, outbound=None)
                 order.done()
             case UseLinks():
                 self._links = order
@@ -142,8 +142,13 @@ class Compute:
         try:
             self._forward(microbatch)
         except LinkError as error:
-            self._epoch = None
-            self._listener.fault(microbatch.epoch, str(error))
+            self._break_epoch(str(error))
+
+    def _break_epoch(self, reason: str) -> None:
+        """Drop all further orders of the epoch, and say why."""
+        epoch, self._epoch = self._epoch, None
+        if epoch is not None:
+            self._listener.fault(epoch, reason)
 
     def _forward(self, microbatch: Microbatch) -> None:
         """Wait for the input, compute, hand on and acknowledge."""
@@ -178,10 +183,13 @@ class Compute:
 
     def _use_load(self, order: UseLoad) -> None:
         """Copy loaded pages into the pool."""
-        staging = self._page_io.take(order.load_id)
+        pages = self._page_io.take(order.load_id)
         if self._epoch is None:
             return
+        if pages is None or len(pages) < len(order.page_ids):
+            self._break_epoch(f"load {order.load_id} is gone")
+            return
         first_layer = self._stage.description.first_layer
-        for page_id, layers in zip(order.page_ids, staging, strict=False):
+        for page_id, layers in zip(order.page_ids, pages, strict=False):
             for index, data in enumerate(layers):
                 self._stage.write_page(first_layer + index, page_id, data)

@@ -8,10 +8,10 @@ from collections.abc import Callable
 
 import structlog
 import torch
-from chunkmesh.transports.slots import InboundSlots, OutboundSlots
 
 from chunkmesh.errors import LinkError
 from chunkmesh.transports.base import LinkSpec, Receiver, Sender, Transport
+from chunkmesh.transports.slots import InboundSlots, OutboundSlots
 from chunkmesh.v1 import stage_pb2 as pb
 from stage_worker.stage import StageDescription
 

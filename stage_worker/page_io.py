@@ -12,7 +12,6 @@ import collections
 import dataclasses
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from typing import Protocol
 
 import numpy as np
 
@@ -20,37 +19,12 @@ from chunkmesh.errors import CacheFault
 from chunkmesh.page_record import Bytes, EncodedPage, PageFormat, PageRecord, encode_page
 from chunkmesh.stored_page import PageRead
 from stage_worker.orders import StorePage
+from stage_worker.page_store import PageReader, PageStore
 from stage_worker.pause import Pause
 from stage_worker.staging import StagedLoad, Staging
 
 _GROUP_BYTES = 16 << 20
 """About what is read or written between two looks at whether it is still wanted."""
-
-
-class PageStore(Protocol):
-    """A client of the page store, such as chunkmesh.kv_store.KvStore; for one thread."""
-
-    def write_pages(self, pages: Sequence[EncodedPage]) -> tuple[bool, ...]:
-        """Write pages; say which are there. Raises CacheFault."""
-        ...
-
-    def read_pages(
-        self, digests: Sequence[bytes], form: PageFormat, first_layer: int, into: Bytes
-    ) -> tuple[PageRead, ...]:
-        """Read pages into [pages, layers, layer_bytes]. Raises CacheFault."""
-        ...
-
-    def close(self) -> None:
-        """Close the connection."""
-        ...
-
-
-class PageReader(Protocol):
-    """The part of a stage that stores need."""
-
-    def read_page(self, layer: int, page_id: int) -> Bytes:
-        """Return the bytes of a page in one layer (absolute index); any thread may call."""
-        ...
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,7 +109,11 @@ class PageIO:
         self._closed = False
         self._away = Pause("prefix cache away")
         self._full = Pause("prefix cache refuses pages")
-        self._changed = threading.Condition()
+        self._num_copying = 0
+        """Pages that I/O threads are copying out of the pool now."""
+        lock = threading.Lock()
+        self._changed = threading.Condition(lock)
+        self._copied = threading.Condition(lock)
         self._threads = [
             threading.Thread(target=self._work, args=(store,), name=f"page-io-{index}", daemon=True)
             for index, store in enumerate(stores or (None,))
@@ -146,8 +124,8 @@ class PageIO:
     def join(self, form: PageFormat) -> None:
         """Begin an epoch whose pages have this format; forget all loads and stores before it.
 
-        Pages of the pool may be overwritten as soon as it returns: what a running store has copied
-        by then is whole, and nothing later is used.
+        Blocks for the copy of a page or two: when it returns no I/O thread reads the pool, whose
+        pages may then be written anew.
         """
         with self._changed:
             self._epoch += 1
@@ -156,6 +134,7 @@ class PageIO:
             self._store_bytes -= sum(job.num_bytes for job in self._stores)
             self._stores.clear()
             self._staging.clear()
+            self._copied.wait_for(lambda: self._num_copying == 0)
 
     def load(self, load_id: int, digests: Sequence[bytes]) -> None:
         """Begin to read this stage's layers of consecutive pages; report tells the end."""
@@ -266,9 +245,9 @@ class PageIO:
         for group in self._groups(len(job.pages), job.form):
             if store is None or self._away.active or self._full.active:
                 break
-            pages = [self._encode(page, job.form) for page in job.pages[group]]
-            # Copies made in the job's own epoch are whole; later ones may be of other tokens.
-            if job.epoch != self._epoch:
+            copies = [self._copy(page, job) for page in job.pages[group]]
+            pages = [page for page in copies if page is not None]
+            if len(pages) < len(copies):
                 break
             written = self._write(pages, store)
             stored.extend(group.start + i for i, there in enumerate(written) if there)
@@ -289,12 +268,23 @@ class PageIO:
             self._full.begin("the server may be out of memory")
         return written
 
-    def _encode(self, page: StorePage, form: PageFormat) -> EncodedPage:
-        record = PageRecord(format=form, parent=page.parent, page_index=page.page_index)
-        layers = (
-            (layer, np.ravel(self._stage.read_page(layer, page.page_id))) for layer in self._layers
-        )
-        return encode_page(page.digest, record, layers)
+    def _copy(self, page: StorePage, job: _Store) -> EncodedPage | None:
+        """Copy a page out of the pool; None if its epoch is over."""
+        with self._changed:
+            if job.epoch != self._epoch:
+                return None
+            self._num_copying += 1
+        try:
+            record = PageRecord(format=job.form, parent=page.parent, page_index=page.page_index)
+            layers = (
+                (layer, np.ravel(self._stage.read_page(layer, page.page_id)))
+                for layer in self._layers
+            )
+            return encode_page(page.digest, record, layers)
+        finally:
+            with self._changed:
+                self._num_copying -= 1
+                self._copied.notify_all()
 
     def _groups(self, num_pages: int, form: PageFormat) -> Iterator[slice]:
         step = max(1, _GROUP_BYTES // (len(self._layers) * form.layer_bytes))

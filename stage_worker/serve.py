@@ -8,17 +8,17 @@ import dataclasses
 from collections.abc import Coroutine
 from typing import Any
 
-from chunkmesh.transports.create import create
-
 from chunkmesh import __version__, side_door
 from chunkmesh.grpc_server import GrpcServer
+from chunkmesh.kv_store import KvStore
 from chunkmesh.side_door import Readiness
+from chunkmesh.transports.create import create
 from stage_worker.model_stage import load_stage
-from stage_worker.page_io import PageIO
 from stage_worker.settings import WorkerSettings
 from stage_worker.stage import Stage
 from stage_worker.worker import Worker
 
+_IO_THREADS = 2
 _ALMOST = 0.99
 """Most that /ready says before the stage stands."""
 
@@ -72,7 +72,7 @@ async def serve(settings: WorkerSettings, stop: asyncio.Event) -> None:
         worker = Worker(
             stage=stage,
             transport=create(settings.transport, str(settings.data_address)),
-            page_io=PageIO(stage, redis_url=settings.redis_url),
+            stores=_stores(settings),
             kv_capacity_tokens=settings.max_total_tokens,
             peer=None if settings.peer is None else str(settings.peer),
             on_ready=on_ready,
@@ -92,6 +92,13 @@ async def _until(stop: asyncio.Event, work: Coroutine[Any, Any, None]) -> None:
         running.cancel()
         stopped.cancel()
         await asyncio.gather(running, stopped, return_exceptions=True)
+
+
+def _stores(settings: WorkerSettings) -> list[KvStore]:
+    """Make one client of the page store for each I/O thread."""
+    if settings.redis_url is None:
+        return []
+    return [KvStore(settings.redis_url) for _ in range(_IO_THREADS)]
 
 
 def _load(settings: WorkerSettings, progress: _Progress) -> Stage:

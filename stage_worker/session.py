@@ -165,8 +165,7 @@ class Session:
     async def _join(self, join: pb.Join) -> None:
         """Leave the old epoch and begin to form the new one."""
         await self._leave_epoch()
-        # Pages may be written anew from here on, so nothing may still be reading them.
-        await asyncio.to_thread(self._page_io.begin_epoch, join.namespace, join.page_tokens)
+        self._page_io.join(codec.page_format_from(join, self._identity.description))
         self._links = Links(
             join=join,
             transport=self._transport,

@@ -33,6 +33,11 @@ class StageDescription:
     device: str
 
     @property
+    def num_layers(self) -> int:
+        """Layers of this stage, >= 1."""
+        return self.last_layer - self.first_layer
+
+    @property
     def is_first(self) -> bool:
         """Whether the stage embeds tokens."""
         return self.first_layer == 0

@@ -21,8 +21,10 @@ from chunkmesh.status import from_rpc_error
 from chunkmesh.transports.base import Transport
 from chunkmesh.v1 import stage_pb2 as pb
 from chunkmesh.v1 import stage_pb2_grpc
+from stage_worker import codec
 from stage_worker.compute import Compute, Listener
-from stage_worker.page_io import PageIO
+from stage_worker.page_io import LoadResult, PageIO, StoreResult
+from stage_worker.page_store import PageStore
 from stage_worker.session import Identity, Session
 from stage_worker.stage import Stage
 
@@ -39,14 +41,20 @@ class Worker:
         *,
         stage: Stage,
         transport: Transport,
-        page_io: PageIO,
+        stores: Sequence[PageStore],
         kv_capacity_tokens: int,
         peer: str | None,
         on_ready: Callable[[bool], None],
     ) -> None:
-        """Prepare; run() serves. on_ready hears when this becomes a connected stage or ceases."""
+        """Prepare; run() serves.
+
+        stores are clients of the page store, one for each I/O thread, and owned from here on;
+        without any, nothing is cached. on_ready hears when this becomes a connected stage or
+        ceases to be one.
+        """
         self._transport = transport
-        self._page_io = page_io
+        layers = range(stage.description.first_layer, stage.description.last_layer)
+        self._page_io = PageIO(stores, stage, layers, report=self._page_io_ended)
         self._identity = Identity(
             incarnation=secrets.token_hex(8),
             description=stage.description,
@@ -60,11 +68,9 @@ class Worker:
         self._crashed: asyncio.Future[None] = self._loop.create_future()
         self._compute = Compute(
             stage,
-            page_io,
+            self._page_io,
             Listener(acked=self._acked, fault=self._fault, crashed=self._compute_crashed),
         )
-        page_io.on_loaded = self._loaded
-        page_io.on_stored = self._stored
 
     async def run(self, schedulers: Sequence[HostPort]) -> None:
         """Serve until cancelled or drained; dials the schedulers in order, again and again.
@@ -131,15 +137,9 @@ class Worker:
         """End the worker; on the compute thread."""
         self._loop.call_soon_threadsafe(self._crashed.set_exception, error)
 
-    def _loaded(self, load_id: int, num_pages: int, bad_digests: tuple[bytes, ...]) -> None:
-        """Report the end of a load; on an I/O thread."""
-        done = pb.LoadDone(load_id=load_id, num_pages=num_pages, bad_digests=bad_digests)
-        message = pb.AttachRequest(load_done=done)
-        self._loop.call_soon_threadsafe(self._tell, lambda session: session.say(message))
-
-    def _stored(self, store_id: int, stored: tuple[int, ...]) -> None:
-        """Report the end of a store; on an I/O thread."""
-        message = pb.AttachRequest(store_done=pb.StoreDone(store_id=store_id, stored=stored))
+    def _page_io_ended(self, result: LoadResult | StoreResult) -> None:
+        """Report the end of a load or a store; on an I/O thread."""
+        message = codec.page_io_message(result)
         self._loop.call_soon_threadsafe(self._tell, lambda session: session.say(message))
 
     def _tell(self, say: Callable[[Session], None]) -> None:

@@ -77,7 +77,7 @@ class FakeGeneration(generation_pb2_grpc.GenerationServicer):
         await self._stop.wait()
         await server.stop(grace=None)
 
-    async def Generate(  # noqa: N802
+    async def Generate(
         self, request: pb.GenerateRequest, context: _Context
     ) -> AsyncIterator[pb.GenerateResponse]:
         """Play the script."""
@@ -94,32 +94,30 @@ class FakeGeneration(generation_pb2_grpc.GenerationServicer):
             self.cancelled.set()
             raise
 
-    async def Abort(  # noqa: N802
-        self, _request: pb.AbortRequest, _context: _Context
-    ) -> pb.AbortResponse:
+    async def Abort(self, _request: pb.AbortRequest, _context: _Context) -> pb.AbortResponse:
         """Find nothing."""
         return pb.AbortResponse(found=False)
 
-    async def FlushCache(  # noqa: N802
+    async def FlushCache(
         self, _request: pb.FlushCacheRequest, _context: _Context
     ) -> pb.FlushCacheResponse:
         """Drop nothing."""
         return pb.FlushCacheResponse(num_pages=0)
 
-    async def GetModelInfo(  # noqa: N802
+    async def GetModelInfo(
         self, _request: pb.GetModelInfoRequest, _context: _Context
     ) -> pb.GetModelInfoResponse:
         """Describe a model."""
         return pb.GetModelInfoResponse(served_model_name="fake", context_length=8192)
 
-    async def Tokenize(  # noqa: N802
+    async def Tokenize(
         self, request: pb.TokenizeRequest, _context: _Context
     ) -> pb.TokenizeResponse:
         """Make a token of every word of a chat."""
         words = " ".join(message.content for message in request.chat.messages).split()
         return pb.TokenizeResponse(input_ids=range(len(words)))
 
-    async def GetServerInfo(  # noqa: N802
+    async def GetServerInfo(
         self, _request: pb.GetServerInfoRequest, _context: _Context
     ) -> pb.GetServerInfoResponse:
         """Describe a mesh of two stages."""

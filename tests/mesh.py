@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import grpc
-from stage_worker.page_io import PageIO
 
 from chunkmesh.address import HostPort
 from chunkmesh.grpc_client import channel
+from chunkmesh.kv_store import KvStore
 from chunkmesh.transports.memory import MemoryNetwork, MemoryTransport
 from chunkmesh.v1 import generation_pb2 as pb
 from chunkmesh.v1 import generation_pb2_grpc
@@ -108,7 +108,7 @@ async def run_worker(
     worker = Worker(
         stage=stage,
         transport=MemoryTransport(network, f"memory:{id(stage)}"),
-        page_io=PageIO(stage, redis_url=redis_url),
+        stores=[] if redis_url is None else [KvStore(redis_url), KvStore(redis_url)],
         kv_capacity_tokens=kv_capacity_tokens,
         peer=None,
         on_ready=lambda _ready: None,

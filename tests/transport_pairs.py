@@ -43,7 +43,11 @@ async def close_pair(pair: Pair) -> None:
 
 
 def make_spec(
-    *, epoch: int = 1, hidden_size: int = 8, max_tokens: int = 16, dtype: torch.dtype = torch.float32
+    *,
+    epoch: int = 1,
+    hidden_size: int = 8,
+    max_tokens: int = 16,
+    dtype: torch.dtype = torch.float32,
 ) -> LinkSpec:
     """Return a spec with a fresh token."""
     return LinkSpec(

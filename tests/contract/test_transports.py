@@ -41,9 +41,7 @@ def new_buffer(spec: LinkSpec) -> torch.Tensor:
     return torch.full((spec.max_bytes,), 255, dtype=torch.uint8)
 
 
-async def transmit(
-    sender: Sender, pair: Pair, data: bytes, payload: torch.Tensor
-) -> None:
+async def transmit(sender: Sender, pair: Pair, data: bytes, payload: torch.Tensor) -> None:
     """Send any header and payload past the sender's own checks; its failure is not judged."""
     arguments = (0, data, payload) if pair.upstream.name == "ucx" else (data, payload)
     try:
@@ -160,16 +158,15 @@ async def test_a_receive_cancelled_while_data_comes_loses_nothing(pair: Pair) ->
         ("max_tokens", 17, "shape"),
     ],
 )
-async def test_another_link_is_refused(
-    pair: Pair, field: str, value: object, reason: str
-) -> None:
+async def test_another_link_is_refused(pair: Pair, field: str, value: object, reason: str) -> None:
     """A worker of another epoch or split must not feed this stage; the right one still may."""
     spec = make_spec(epoch=7)
     accepting = asyncio.create_task(pair.downstream.accept(spec))
     await asyncio.sleep(0.01)
     with pytest.raises(LinkError, match=f"refused: {reason}"):
         await pair.upstream.dial(
-            pair.downstream.address, dataclasses.replace(spec, **{field: value})  # type: ignore[arg-type]
+            pair.downstream.address,
+            dataclasses.replace(spec, **{field: value}),  # type: ignore[arg-type]
         )
     sender = await pair.upstream.dial(pair.downstream.address, spec)
     receiver = await accepting

@@ -7,6 +7,7 @@ import contextlib
 import pathlib
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from typing import Any
 
 import grpc
 import pytest
@@ -188,7 +189,7 @@ async def test_invalid_pages_leave_redis_too(server: Valkey) -> None:
             assert (await matched(hicache)).num_pages == 2
 
             async def deleted() -> bool:
-                return client.dbsize() == 2
+                return bool(client.dbsize() == 2)
 
             await eventually(deleted)
         write(server, DIGESTS)
@@ -213,7 +214,7 @@ async def test_the_budget_is_kept_in_redis(server: Valkey) -> None:
 
         async def deleted() -> bool:
             with server.client() as client:
-                return client.dbsize() == 6
+                return bool(client.dbsize() == 6)
 
         await eventually(deleted)
         await hicache.ReleaseLease(hicache_pb2.ReleaseLeaseRequest(lease_id=lease_id))
@@ -282,6 +283,6 @@ async def test_health_is_serving(server: Valkey) -> None:
     """A cache without Redis still answers, so it is healthy either way."""
     settings = HiCacheSettings(port=0, http_port=0, redis_url=server.url)
     async with running(settings) as address, channel(address) as link:
-        health = health_pb2_grpc.HealthStub(link)
+        health: Any = health_pb2_grpc.HealthStub(link)
         request = health_pb2.HealthCheckRequest(service="chunkmesh.v1.HiCache")
         assert (await health.Check(request)).status == health_pb2.HealthCheckResponse.SERVING

@@ -28,7 +28,7 @@ from scheduler.validation import (
 DOOR = Door(vocab_size=264, context_length=100, eos_ids=frozenset({257}))
 
 
-def check(door: Door = DOOR, prompt_tokens: int = 10, **given: Any) -> CheckedParams:  # noqa: ANN401
+def check(door: Door = DOOR, prompt_tokens: int = 10, **given: Any) -> CheckedParams:
     """Check parameters of which only the given ones are present."""
     params = GivenParams(**given)
     return check_params(params, door, prompt_tokens=prompt_tokens, drawn_seed=7)

@@ -239,21 +239,25 @@ def test_a_new_epoch_forgets_what_ran(
     assert page_io.take(1) is None
 
 
-def test_pages_copied_across_a_join_are_not_written(
+def test_a_new_epoch_waits_for_the_page_being_copied(
     page_io: PageIO, store: PlayedStore, stage: PlayedStage, results: Results
 ) -> None:
-    """After Join the pool is written anew: such a copy may mix two prompts under one digest."""
-    reading, joined = threading.Event(), threading.Event()
+    """Afterwards the pool is written anew: a copy could mix two prompts under one digest."""
+    reading, may_end = threading.Event(), threading.Event()
 
     def pause() -> None:
         reading.set()
-        assert joined.wait(5)
+        assert may_end.wait(5)
 
     stage.on_read = pause
-    page_io.store(1, pages(0))
+    page_io.store(1, pages(0, 1))
     assert reading.wait(5)
-    page_io.join(FORM)
-    joined.set()
+    joining = threading.Thread(target=page_io.join, args=(FORM,))
+    joining.start()
+    joining.join(0.05)
+    assert joining.is_alive()
+    may_end.set()
+    joining.join(5)
     page_io.load(2, DIGESTS[:1])
     expected = LoadResult(load_id=2, num_pages=0, bad_digests=(DIGESTS[0],))
     assert results.get(timeout=5) == expected

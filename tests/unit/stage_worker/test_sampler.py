@@ -51,7 +51,7 @@ def test_top_k_beyond_the_vocabulary_keeps_all(top_k: int) -> None:
 
 
 def test_draws_follow_the_probabilities() -> None:
-    """ln 3 apart at temperature 1 means three to one."""
+    """Ln 3 apart at temperature 1 means three to one."""
     seen = _draws(_logits(id_65=1.0986123, id_66=0.0), temperature=1.0)
     assert seen[65] / NUM_DRAWS == pytest.approx(0.75, abs=0.06)
     assert set(seen) == {65, 66}

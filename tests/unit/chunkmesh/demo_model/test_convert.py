@@ -30,7 +30,7 @@ def permute_rows(weights: Weights, num_heads: int) -> Weights:
     return weights[order]
 
 
-def write_gguf(path: Path, tensors: dict[str, Weights], architecture: str = "llama") -> Any:  # noqa: ANN401
+def write_gguf(path: Path, tensors: dict[str, Weights], architecture: str = "llama") -> Any:
     """Write and open a file with one layer's metadata and the given tensors."""
     writer = gguf.GGUFWriter(path, architecture)
     writer.add_vocab_size(264)
