@@ -15,7 +15,7 @@ from tests.bytes_tokenizer import EOS, bytes_tokenizer
 
 def request_with(stop: list[str], max_new_tokens: int) -> Request:
     """Make a request whose text is bytes."""
-    text = OutputText(Detokenizer(bytes_tokenizer(), skip_special_tokens=True), StopMatcher(stop))
+    text = OutputText(Detokenizer(bytes_tokenizer()), StopMatcher(stop))
     spec = RequestSpec(
         request_id="r",
         prompt_ids=np.array([65], dtype=np.uint32),
