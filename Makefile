@@ -88,7 +88,7 @@ $(VENV)/constraints.txt: $(PINS)
 	@$(PYTHON) -c 'import ensurepip, venv' \
 		|| { echo "This Python cannot make virtual environments: install its venv package (python3-venv)" >&2; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@if [ -e /proc/driver/nvidia/version ]; then grep -v '^torch==' $(PINS); else cat $(PINS); fi > $@.new
+	@if [ -e /proc/driver/nvidia/version ] || command -v nvidia-smi >/dev/null; then grep -v '^torch==' $(PINS); else cat $(PINS); fi > $@.new
 	@echo "Installing ChunkMesh's packages into $(VENV); the first time takes some minutes"
 	python -m pip install --quiet -c $@.new hatchling editables
 	@mv $@.new $@

@@ -53,5 +53,5 @@ SERVICE_NAMES: Mapping[str, frozenset[str]] = {
 }
 """Service -> its own fields."""
 
-VARIABLES = frozenset({"CHUNKMESH_CONFIG"})
+VARIABLES = frozenset({"CHUNKMESH_CONFIG", "CHUNKMESH_HICACHE"})
 """Environment variables that are no field of a service."""

@@ -20,6 +20,7 @@ from chunkmesh.cli.generation_client import GenerationClient
 from chunkmesh.cli.local_mesh import LocalMesh
 from chunkmesh.cli.mesh_options import MeshOptions
 from chunkmesh.cli.mesh_table import MeshTable
+from chunkmesh.cli.output import output_console
 from chunkmesh.cli.stores_settled import wait_until_settled
 from chunkmesh.errors import ChunkMeshError
 from chunkmesh.v1 import generation_pb2 as pb
@@ -96,12 +97,12 @@ def _report(runs: tuple[Run, ...], links: str, picture: Path) -> None:
     """Print table and timelines, and draw the picture."""
     from chunkmesh.cli import timeline_picture  # noqa: PLC0415 - matplotlib comes with an extra
 
-    console = Console()
+    console = output_console()
     console.print()
     console.print(run_table(runs))
     console.print(links, highlight=False)
     long_runs = runs[1:]
-    print(timelines_text(long_runs, width=max(60, min(console.width, 140)) - 1))
+    print(timelines_text(long_runs, width=min(console.width, 140) - 1))
     panels = [
         timeline_picture.Panel(title=run.headline(), timeline=run.timeline()) for run in long_runs
     ]

@@ -8,8 +8,8 @@ from chunkmesh.cli.generate_request import chat_of
 from chunkmesh.v1 import generation_pb2 as pb
 
 QUESTION = "What is the capital of France? Answer in one sentence."
-_OPENING = "This is the log of a harbour."
-_LONG_QUESTION = "Which ship is in the first entry, and what did it carry?"
+_OPENING = "Read this log of a harbour."
+_LONG_QUESTION = "Name three goods that the ships carried."
 _SAMPLE_ENTRIES = 40
 _SHIPS = ("Meridian", "Halcyon", "Juniper", "Borealis", "Cormorant", "Sandpiper", "Aurora")
 _GOODS = ("copper", "oranges", "timber", "salt", "wool", "glass", "cement", "tea", "steel")

@@ -7,12 +7,12 @@ from typing import Annotated
 
 import typer
 from google.protobuf.json_format import MessageToDict
-from rich.console import Console
 from rich.table import Table
 
 from chunkmesh.cli.exits import parse_server, reported
 from chunkmesh.cli.flags import Server
 from chunkmesh.cli.generation_client import GenerationClient
+from chunkmesh.cli.output import output_console
 from chunkmesh.v1 import common_pb2
 from chunkmesh.v1 import generation_pb2 as pb
 
@@ -35,7 +35,7 @@ def status(
         )
         print(json.dumps(fields))
         return
-    console = Console()
+    console = output_console()
     console.print(summary(info), highlight=False, soft_wrap=True)
     console.print(worker_table(info))
 

@@ -34,12 +34,12 @@ class Progress:
     """Owns who waits for what on one UCX worker."""
 
     def __init__(self, worker: DrivenWorker) -> None:
-        self._worker = worker
+        self._worker: DrivenWorker | None = worker
+        """None once closed."""
         self._loop = asyncio.get_running_loop()
         self._descriptor = worker.epoll_file_descriptor
         self._waiting: list[tuple[Callable[[], bool], asyncio.Future[None]]] = []
         self._error: str | None = None
-        self._closed = False
         self._loop.add_reader(self._descriptor, self.advance)
 
     @property
@@ -67,9 +67,9 @@ class Progress:
 
     def advance(self) -> None:
         """Step the worker until it sleeps, and wake who became ready."""
-        if self._closed:
-            return
         for _ in range(_MAX_ROUNDS):
+            if self._worker is None:
+                return
             self._worker.progress()
             self._wake()
             if self._worker.arm():
@@ -84,11 +84,13 @@ class Progress:
         self._loop.call_soon(self._wake)
 
     def close(self) -> None:
-        """Stop driving; whoever still waits gets LinkError."""
+        """Stop driving and let go of the worker; whoever still waits gets LinkError."""
+        if self._worker is None:
+            return
         self.fail("the link was closed")
         self._wake()
-        self._closed = True
         self._loop.remove_reader(self._descriptor)
+        self._worker = None
 
     def _wake(self) -> None:
         for ready, future in self._waiting:

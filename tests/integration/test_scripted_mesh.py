@@ -143,8 +143,13 @@ async def test_o14_a_million_tokens_pass_the_door(tmp_path: Path) -> None:
     """Messages beyond gRPC's default of 4 MiB must be judged by tokens, not by the transport."""
     model = folder(tmp_path, 1, vocab_size=152_064, max_position_embeddings=2_000_000)
     stages = scripted_stages(1, Script())
-    settings = {"page_size": 1024, "chunked_prefill_size": 1 << 16}
-    async with mesh(model, stages, kv_capacity_tokens=1 << 21, **settings) as running:
+    async with mesh(
+        model,
+        stages,
+        kv_capacity_tokens=1 << 21,
+        page_size=1024,
+        chunked_prefill_size=1 << 16,
+    ) as running:
         ids = pb.TokenIds(ids=[151_935] * 1_398_102)
         assert ids.ByteSize() > 4_194_306
         complete = await running.generate(input_ids=ids, sampling_params=params(1, 1))

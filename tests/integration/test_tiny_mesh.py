@@ -1,1 +1,248 @@
-"""Meshes of a tiny random Llama give transformers' ids, whatever the cut, the split and the cache."""
+"""Meshes of a tiny random Llama give transformers' ids, whatever the cut and the cache."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from chunkmesh.layers import partition
+from chunkmesh.v1 import generation_pb2 as pb
+from hicache.server import running as hicache_running
+from hicache.settings import HiCacheSettings
+from stage_worker.model_stage import ModelStage, load_stage
+from tests.bytes_tokenizer import write_bytes_folder
+from tests.mesh import Mesh, mesh
+from tests.random_ids import make_prompt
+from tests.reference import Reference
+from tests.tiny_models import make_tiny_llama
+from tests.valkey import Valkey, running_valkey
+
+NEW_TOKENS = 8
+BORDER_LENGTHS = (1, 15, 16, 17, 63, 64, 65, 127, 128, 129)
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Write a tiny Llama with the BYTES tokenizer."""
+    folder = tmp_path_factory.mktemp("tiny")
+    write_bytes_folder(folder)
+    make_tiny_llama(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def reference(tiny: Path) -> Reference:
+    """Load the tiny Llama in transformers."""
+    return Reference(tiny)
+
+
+@pytest.fixture
+def valkey(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Valkey]:
+    """Run a Valkey server of the test's own."""
+    with running_valkey(tmp_path_factory.mktemp("v")) as server:
+        yield server
+
+
+def stages(folder: Path, num_stages: int) -> list[ModelStage]:
+    """Load the tiny Llama as this many stages."""
+    return [
+        load_stage(folder, layers=range(part.first, part.last)) for part in partition(4, num_stages)
+    ]
+
+
+async def ask(running: Mesh, prompt: Sequence[int], **more: Any) -> pb.GenerateComplete:
+    """Run a greedy request that end tokens do not end."""
+    return await running.generate(
+        input_ids=pb.TokenIds(ids=prompt),
+        sampling_params=pb.SamplingParams(
+            temperature=0, max_new_tokens=NEW_TOKENS, ignore_eos=True
+        ),
+        **more,
+    )
+
+
+@contextlib.asynccontextmanager
+async def cached_mesh(folder: Path, num_stages: int, redis_url: str) -> AsyncIterator[Mesh]:
+    """Run a mesh with a HiCache over this Redis."""
+    settings = HiCacheSettings(port=0, http_port=0, redis_url=redis_url)
+    async with (
+        hicache_running(settings, ping_s=0.05) as address,
+        mesh(
+            folder, stages(folder, num_stages), redis_url=redis_url, hicache_url=address
+        ) as running,
+    ):
+        yield running
+
+
+async def test_o15_prompt_lengths_around_chunk_and_page_borders(
+    tiny: Path, reference: Reference
+) -> None:
+    """Exactly the reference's ids and chunks, alone and all at once; no token before the first."""
+    prompts = [make_prompt(length, seed=length) for length in BORDER_LENGTHS]
+    expected = [reference.generate(prompt, NEW_TOKENS) for prompt in prompts]
+    async with mesh(tiny, stages(tiny, 2)) as running:
+        alone = [await ask(running, prompt) for prompt in prompts]
+        together = await asyncio.gather(*(ask(running, prompt) for prompt in prompts))
+        await running.at_rest()
+    assert expected == [list(each.output_ids) for each in alone]
+    assert expected == [list(each.output_ids) for each in together]
+    num_chunks = [1 if n <= 64 else 2 if n <= 128 else 3 for n in BORDER_LENGTHS]
+    assert num_chunks == [len(each.chunk_tokens) for each in alone]
+    assert list(BORDER_LENGTHS) == [sum(each.chunk_tokens) for each in together]
+    assert all(tokens > 0 for each in together for tokens in each.chunk_tokens)
+
+
+async def test_o15_no_output_before_the_prompt_is_done(tiny: Path) -> None:
+    """Middle chunks must not produce tokens; progress counts up to the whole prompt."""
+    async with mesh(tiny, stages(tiny, 2)) as running:
+        responses = await running.responses(
+            input_ids=pb.TokenIds(ids=make_prompt(129, seed=1)),
+            sampling_params=pb.SamplingParams(temperature=0, max_new_tokens=2, ignore_eos=True),
+            stream=True,
+            return_progress=True,
+        )
+    events = [each.WhichOneof("event") for each in responses]
+    assert events.index("chunk") > events.index("progress")
+    before = [each.progress for each in responses[: events.index("chunk")]]
+    assert all(each.total == 129 and each.chunks_planned == 3 for each in before)
+    assert before[-1].processed == 129
+    assert [1, 1] == [len(r.chunk.token_ids) for r in responses if r.WhichOneof("event") == "chunk"]
+
+
+@pytest.mark.parametrize("num_stages", [1, 2, 3])
+async def test_a_second_request_finds_whole_pages(
+    tiny: Path, reference: Reference, valkey: Valkey, num_stages: int
+) -> None:
+    """O16 a: whole pages only, and the last prompt token is always computed."""
+    lengths = (15, 16, 17, 31, 32, 33, 48, 49)
+    async with cached_mesh(tiny, num_stages, valkey.url) as running:
+        for length, hit in zip(lengths, (0, 0, 16, 16, 16, 32, 32, 48), strict=True):
+            prompt = make_prompt(length, seed=100 + length)
+            expected = reference.generate(prompt, NEW_TOKENS)
+            first = await ask(running, prompt)
+            await running.at_rest()
+            second = await ask(running, prompt)
+            assert (expected, 0) == (list(first.output_ids), first.cached_tokens)
+            assert (expected, hit) == (list(second.output_ids), second.cached_tokens)
+            assert length - hit == sum(second.chunk_tokens)
+
+
+async def test_o16_prompts_that_share_a_page_and_a_quarter(
+    tiny: Path, reference: Reference, valkey: Valkey
+) -> None:
+    """A page that two requests share in part must never be written by both."""
+    async with cached_mesh(tiny, 2, valkey.url) as running:
+        for turn in range(20):
+            shared = make_prompt(20, seed=1000 + turn)
+            prompts = [shared + make_prompt(20, seed=2000 + 2 * turn + n) for n in range(2)]
+            expected = [reference.generate(prompt, NEW_TOKENS) for prompt in prompts]
+            together = await asyncio.gather(*(ask(running, prompt) for prompt in prompts))
+            assert expected == [list(each.output_ids) for each in together]
+            assert all(each.cached_tokens <= 16 for each in together)
+            await running.at_rest()
+            for prompt, ids in zip(prompts, expected, strict=True):
+                again = await ask(running, prompt)
+                assert (ids, 32) == (list(again.output_ids), again.cached_tokens)
+            await running.at_rest()
+
+
+async def test_pages_of_one_split_serve_another(
+    tiny: Path, reference: Reference, valkey: Valkey
+) -> None:
+    """A prompt written by two stages is a hit on three, with the same ids."""
+    prompt = make_prompt(100, seed=5)
+    expected = reference.generate(prompt, NEW_TOKENS)
+    async with cached_mesh(tiny, 2, valkey.url) as running:
+        await ask(running, prompt)
+        await running.at_rest()
+    async with cached_mesh(tiny, 3, valkey.url) as running:
+        async with asyncio.timeout(10):
+            while (await ask(running, prompt)).cached_tokens == 0:
+                await running.at_rest()
+        answer = await ask(running, prompt)
+    assert (expected, 96) == (list(answer.output_ids), answer.cached_tokens)
+
+
+async def test_a_salt_keeps_prefixes_apart(tiny: Path, valkey: Valkey) -> None:
+    """Requests of another salt must not see that a prompt was cached."""
+    prompt = make_prompt(40, seed=6)
+    async with cached_mesh(tiny, 2, valkey.url) as running:
+        await ask(running, prompt, cache_salt="a")
+        await running.at_rest()
+        other = await ask(running, prompt, cache_salt="b")
+        await running.at_rest()
+        same = await ask(running, prompt, cache_salt="a")
+    assert (0, 32) == (other.cached_tokens, same.cached_tokens)
+
+
+async def test_without_redis_the_mesh_serves_as_if_nothing_were_cached(
+    tiny: Path, reference: Reference, valkey: Valkey
+) -> None:
+    """A cache failure is a miss, never a failed request; it heals by itself."""
+    prompt = make_prompt(60, seed=7)
+    expected = reference.generate(prompt, NEW_TOKENS)
+    async with cached_mesh(tiny, 2, valkey.url) as running:
+        await ask(running, prompt)
+        await running.at_rest()
+        valkey.stop()
+        for _ in range(3):
+            answer = await ask(running, prompt)
+            assert expected == list(answer.output_ids)
+            await running.at_rest()
+        valkey.start()
+        async with asyncio.timeout(30):
+            while True:
+                answer = await ask(running, prompt)
+                assert expected == list(answer.output_ids)
+                await running.at_rest()
+                if answer.cached_tokens == 48:
+                    break
+                await asyncio.sleep(0.1)
+
+
+async def test_without_hicache_the_mesh_serves_as_if_nothing_were_cached(
+    tiny: Path, reference: Reference
+) -> None:
+    """An address where nobody answers costs a little time at most."""
+    prompt = make_prompt(60, seed=8)
+    nobody = "127.0.0.1:9"
+    async with mesh(tiny, stages(tiny, 2), hicache_url=nobody) as running:
+        for _ in range(3):
+            answer = await ask(running, prompt)
+            assert (reference.generate(prompt, NEW_TOKENS), 0) == (
+                list(answer.output_ids),
+                answer.cached_tokens,
+            )
+            await running.at_rest()
+
+
+async def test_a_seed_gives_the_same_ids_on_any_split(tiny: Path) -> None:
+    """Sampling depends on seed and position only, not on stages or neighbours."""
+    prompt = make_prompt(30, seed=9)
+    params = pb.SamplingParams(
+        temperature=1.5, top_p=0.95, top_k=50, seed=3, max_new_tokens=NEW_TOKENS, ignore_eos=True
+    )
+    seen = []
+    for num_stages in (1, 3):
+        async with mesh(tiny, stages(tiny, num_stages)) as running:
+            request = {"input_ids": pb.TokenIds(ids=prompt), "sampling_params": params}
+            both = await asyncio.gather(
+                running.generate(**request), ask(running, make_prompt(50, seed=10))
+            )
+            seen.append(list(both[0].output_ids))
+    assert seen[0] == seen[1]
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Let the stages of one process share the cores fairly."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)

@@ -1,11 +1,12 @@
 """The list of known names must be the settings that services really have."""
 
 import importlib
-import importlib.util
+import re
+from pathlib import Path
 
 import pytest
 
-from chunkmesh.known_settings import COMMON_NAMES, SERVICE_NAMES
+from chunkmesh.known_settings import COMMON_NAMES, SERVICE_NAMES, VARIABLES
 from chunkmesh.settings import Settings
 
 
@@ -17,8 +18,7 @@ def test_common_names() -> None:
 @pytest.mark.parametrize("service", SERVICE_NAMES)
 def test_names_of_a_service(service: str) -> None:
     """A forgotten name would make every other service refuse the shared environment."""
-    if importlib.util.find_spec(f"{service}.settings") is not None:
-        importlib.import_module(f"{service}.settings")
+    importlib.import_module(f"{service}.settings")
     names = {
         name
         for settings in Settings.__subclasses__()
@@ -26,3 +26,15 @@ def test_names_of_a_service(service: str) -> None:
         for name in settings.model_fields
     }
     assert names - COMMON_NAMES == SERVICE_NAMES[service]
+
+
+def test_variables_of_the_command_lines() -> None:
+    """Services share their environment with the commands, which read variables of their own."""
+    root = Path(__file__).parents[3]
+    sources = [*(root / "chunkmesh" / "cli").glob("*.py"), root / "hicache" / "admin.py"]
+    read = {
+        name
+        for source in sources
+        for name in re.findall(r"envvar=\"(CHUNKMESH_\w+)\"", source.read_text())
+    }
+    assert read | {"CHUNKMESH_CONFIG"} == VARIABLES
