@@ -62,6 +62,8 @@ class _Connection(Protocol):
 
     def read_response(self) -> object: ...
 
+    def can_read(self, timeout: float) -> bool: ...
+
     def disconnect(self) -> None: ...
 
 
@@ -90,6 +92,8 @@ class KvStore:
             raise ConfigError(f"--redis-url {url}: {error}") from error
         self._page_ttl_s = page_ttl_s
         self._version_checked = False
+        self._connected = False
+        """Whether an exchange has ended well on this connection."""
 
     def close(self) -> None:
         """Close the connection."""
@@ -254,6 +258,9 @@ class KvStore:
     @contextlib.contextmanager
     def _exchange(self) -> Iterator[None]:
         """Drop the connection unless every reply has been read."""
+        if self._connected and self._is_stale():
+            self._connection.disconnect()
+        self._connected = False
         try:
             yield
         except (RedisError, OSError) as error:
@@ -262,6 +269,14 @@ class KvStore:
         except BaseException:
             self._connection.disconnect()
             raise
+        self._connected = True
+
+    def _is_stale(self) -> bool:
+        """Whether the server closed the idle connection, or something on it was never read."""
+        try:
+            return self._connection.can_read(0)
+        except (RedisError, OSError):
+            return True
 
     def _call(self, command: Command, kind: type[_T]) -> _T:
         self._send([command])
