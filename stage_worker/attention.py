@@ -66,7 +66,7 @@ class ChunkQueries:
         """Attend in one layer (index in the stage), from the buffers' q to their attended."""
         q_1HTd = self._q_1HTd.contiguous()
         k, v = self._own
-        partials: list[Partial] = [_flash(q_1HTd, k, v, 0.0, True)]
+        partials: list[Partial] = [_flash(q_1HTd, k, v, is_causal=True)]
         if self._context is not None:
             stacked = q_1HTd.view(1, k.shape[1], -1, k.shape[3])
             for keys, values in self._context.segments(layer):

@@ -64,7 +64,8 @@ class Checkpoint:
         tensor: torch.Tensor = file.get_tensor(spec.name)
         if tuple(tensor.shape) != spec.shape:
             raise ConfigError(
-                f"tensor {spec.name} has shape {tuple(tensor.shape)}, config.json asks for {spec.shape}"
+                f"tensor {spec.name} has shape {tuple(tensor.shape)}; "
+                f"config.json asks for {spec.shape}"
             )
         if not tensor.is_floating_point():
             raise ConfigError(f"tensor {spec.name} has element type {tensor.dtype}, not a float")

@@ -9,6 +9,7 @@ Shapes: L layers of the stage, H kv heads, S slots, P pages, D head_dim, n token
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 
 import numpy as np
@@ -23,29 +24,36 @@ KeysValues = tuple[torch.Tensor, torch.Tensor]
 """K and V of one layer, each [1, H, n, D]."""
 
 
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class PoolShape:
+    """How large a pool is and how it is cut."""
+
+    num_layers: int
+    num_kv_heads: int
+    head_dim: int
+    num_pages: int
+    page_tokens: int
+
+    @property
+    def page_elements(self) -> int:
+        """Numbers in one page of one layer, keys and values."""
+        return 2 * self.page_tokens * self.num_kv_heads * self.head_dim
+
+
 class KvPool:
     """Owns the memory of all pages; only the compute thread writes it."""
 
-    def __init__(
-        self,
-        *,
-        num_layers: int,
-        num_kv_heads: int,
-        head_dim: int,
-        num_pages: int,
-        page_tokens: int,
-        dtype: torch.dtype,
-    ) -> None:
-        self.shape = (num_layers, 2, num_kv_heads, num_pages * page_tokens, head_dim)
-        self.page_tokens = page_tokens
-        self.num_pages = num_pages
-        self._pool_L2HSD = torch.zeros(self.shape, dtype=dtype)
-
-    @property
-    def page_layer_bytes(self) -> int:
-        """Bytes of one page in one layer."""
-        _, two, heads, _, head_dim = self.shape
-        return two * heads * head_dim * self.page_tokens * self._pool_L2HSD.element_size()
+    def __init__(self, shape: PoolShape, dtype: torch.dtype) -> None:
+        self.shape = shape
+        self.page_layer_bytes = shape.page_elements * dtype.itemsize
+        self._pool_L2HSD = torch.zeros(
+            shape.num_layers,
+            2,
+            shape.num_kv_heads,
+            shape.num_pages * shape.page_tokens,
+            shape.head_dim,
+            dtype=dtype,
+        )
 
     def views(self, run: SlotRun) -> tuple[KeysValues, ...]:
         """Return views of a run in all layers."""
@@ -54,8 +62,8 @@ class KvPool:
 
     def gather(self, layer: int, page_index_P: torch.Tensor, num_tokens: int) -> KeysValues:
         """Copy the first tokens of scattered pages of one layer (index in the stage) together."""
-        _, _, heads, _, head_dim = self.shape
-        paged = self._pool_L2HSD[layer].view(2, heads, self.num_pages, self.page_tokens * head_dim)
+        heads, head_dim = self.shape.num_kv_heads, self.shape.head_dim
+        paged = self._pool_L2HSD[layer].view(2, heads, self.shape.num_pages, -1)
         dense = paged.index_select(2, page_index_P).view(2, 1, heads, -1, head_dim)
         return dense[0, :, :, :num_tokens], dense[1, :, :, :num_tokens]
 
@@ -72,17 +80,16 @@ class KvPool:
         """
         if data.nbytes != self.page_layer_bytes:
             raise InvariantViolated(f"{data.nbytes} bytes for a page of {self.page_layer_bytes}")
-        _, _, heads, _, head_dim = self.shape
         page_2HnD = self._page(layer, page_id)
-        values = np.frombuffer(data.tobytes(), dtype=np.uint8).copy()
-        page_2nHD = torch.from_numpy(values).view(page_2HnD.dtype)
-        page_2HnD.copy_(page_2nHD.view(2, self.page_tokens, heads, head_dim).transpose(1, 2))
+        owned = torch.from_numpy(np.array(data, dtype=np.uint8, copy=True).reshape(-1))
+        page_2nHD = owned.view(page_2HnD.dtype).view(page_2HnD.transpose(1, 2).shape)
+        page_2HnD.copy_(page_2nHD.transpose(1, 2))
 
     def _page(self, layer: int, page_id: int) -> torch.Tensor:
-        if not 0 <= page_id < self.num_pages:
-            raise InvariantViolated(f"page {page_id}; the pool has {self.num_pages}")
-        begin = page_id * self.page_tokens
-        return self._pool_L2HSD[layer, :, :, begin : begin + self.page_tokens]
+        if not 0 <= page_id < self.shape.num_pages:
+            raise InvariantViolated(f"page {page_id}; the pool has {self.shape.num_pages}")
+        begin = page_id * self.shape.page_tokens
+        return self._pool_L2HSD[layer, :, :, begin : begin + self.shape.page_tokens]
 
 
 class ContextReader:

@@ -18,7 +18,7 @@ from chunkmesh.errors import ConfigError, InvariantViolated
 from stage_worker.batch import BatchPlan, plan_batch
 from stage_worker.decoder import Decoder
 from stage_worker.head import Head
-from stage_worker.kv_pool import KvPool
+from stage_worker.kv_pool import KvPool, PoolShape
 from stage_worker.model_config import ModelConfig, read_model_config
 from stage_worker.orders import Microbatch
 from stage_worker.page_table import PageTables
@@ -49,18 +49,16 @@ class ModelStage:
     def allocate(self, *, num_pages: int, page_tokens: int) -> None:
         """Make the KV pool; keeps contents if the shape is unchanged. Drops all rows."""
         self._tables = PageTables(num_pages=num_pages, page_tokens=page_tokens)
-        pool = self._pool
-        if pool and (pool.num_pages, pool.page_tokens) == (num_pages, page_tokens):
-            return
-        self._pool = None  # frees the old one first
-        self._pool = KvPool(
+        shape = PoolShape(
             num_layers=self.description.last_layer - self.description.first_layer,
             num_kv_heads=self._config.num_kv_heads,
             head_dim=self._config.head_dim,
             num_pages=num_pages,
             page_tokens=page_tokens,
-            dtype=self.description.dtype,
         )
+        if self._pool is None or self._pool.shape != shape:
+            self._pool = None  # frees the old one first
+            self._pool = KvPool(shape, self.description.dtype)
 
     @torch.inference_mode()
     def forward(

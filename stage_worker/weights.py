@@ -125,11 +125,10 @@ class _Reader:
     ) -> tuple[HeadWeights, bytes]:
         """Lay out the head; a stage that holds the tied embedding as well keeps one copy."""
         raw, digest = self._read(head_specs(config))
-        if shared_VD is None:
-            head_DV = merge_outputs((raw["head"],), self._dtype)
-        else:
-            head_DV = shared_VD.t()
         norm_D = raw["final_norm"].to(self._dtype, copy=True)
+        if shared_VD is not None:
+            return HeadWeights(norm_D=norm_D, head_DV=shared_VD.t()), digest
+        head_DV = merge_outputs((raw["head"],), self._dtype)
         return HeadWeights(norm_D=norm_D, head_DV=head_DV), digest
 
     def _read(self, specs: tuple[TensorSpec, ...]) -> tuple[dict[str, torch.Tensor], bytes]:

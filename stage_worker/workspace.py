@@ -85,7 +85,7 @@ class Workspace:
         config = self._config
         memory = {name: tensor[:num_rows] for name, tensor in self._memory.items()}
         num_joint = config.num_heads + config.num_kv_heads
-        qkv_TGd = memory["qkv"].unflatten(-1, (-1, config.head_dim))
+        qkv_TGd = memory["qkv"].view(num_rows, num_joint + config.num_kv_heads, config.head_dim)
         roped_TJd = memory["roped"].view(num_rows, num_joint, config.head_dim)
         gate_TI, up_TI = memory["gate_up"].chunk(2, dim=-1)
         return Buffers(

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import pathlib
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,12 +27,10 @@ class Work:
     sampling: SamplingRow | None
 
 
-def sampling_row(entry: int = 0, **changes: object) -> SamplingRow:
+def sampling_row(**changes: Any) -> SamplingRow:
     """Return a greedy sampling row with changes."""
-    row = SamplingRow(
-        entry=entry, seed=0, position=0, temperature=0.0, top_p=1.0, top_k=0, min_p=0.0
-    )
-    return dataclasses.replace(row, **changes)  # type: ignore[arg-type]
+    row = SamplingRow(entry=0, seed=0, position=0, temperature=0.0, top_p=1.0, top_k=0, min_p=0.0)
+    return dataclasses.replace(row, **changes)
 
 
 class PipelineOfStages:
@@ -131,6 +131,6 @@ def load_pipeline(
     """Load a model cut at borders, such as (0, 2, 4) for two stages of two layers."""
     stages = [
         load_stage(model_path, layers=range(first, last), num_threads=num_threads)
-        for first, last in zip(borders[:-1], borders[1:], strict=True)
+        for first, last in itertools.pairwise(borders)
     ]
     return PipelineOfStages(stages, num_pages=num_pages, page_tokens=page_tokens)

@@ -45,7 +45,7 @@ def test_defaults() -> None:
     ],
 )
 def test_rope_theta_spellings(fields: dict[str, Any], theta: float) -> None:
-    """Transformers 5 writes rope_parameters, older files rope_theta."""
+    """Version 5 of transformers writes rope_parameters, older files rope_theta."""
     assert theta == parse_model_config(RAW | fields).rope_theta
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+from typing import Any
 
 import pytest
 import torch
@@ -22,7 +23,7 @@ def _logits(**by_id: float) -> torch.Tensor:
     return row
 
 
-def _draws(logits: torch.Tensor, **settings: object) -> collections.Counter[int]:
+def _draws(logits: torch.Tensor, **settings: Any) -> collections.Counter[int]:
     return collections.Counter(
         sample(logits, sampling_row(seed=7, position=position, **settings))
         for position in range(NUM_DRAWS)
@@ -51,7 +52,7 @@ def test_top_k_beyond_the_vocabulary_keeps_all(top_k: int) -> None:
 
 
 def test_draws_follow_the_probabilities() -> None:
-    """Ln 3 apart at temperature 1 means three to one."""
+    """Logits ln 3 apart at temperature 1 mean three to one."""
     seen = _draws(_logits(id_65=1.0986123, id_66=0.0), temperature=1.0)
     assert seen[65] / NUM_DRAWS == pytest.approx(0.75, abs=0.06)
     assert set(seen) == {65, 66}
