@@ -20,9 +20,12 @@ def interface_of(address: str) -> str:
     Raises:
         ConfigError: no interface has it, or it is a wildcard, which would listen everywhere.
     """
-    wanted = ipaddress.ip_address(address)
-    if wanted.version != 4 or wanted.is_unspecified:
-        raise ConfigError(f"data address {address}: the ucx transport needs one IPv4 address")
+    try:
+        wanted = ipaddress.IPv4Address(address)
+    except ipaddress.AddressValueError as error:
+        raise ConfigError(f"data address {address}: the ucx transport needs IPv4") from error
+    if wanted.is_unspecified:
+        raise ConfigError(f"data address {address}: name the address of one interface")
     if wanted.is_loopback:
         return "lo"
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:

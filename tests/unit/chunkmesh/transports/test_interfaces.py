@@ -1,0 +1,40 @@
+"""UCX is bound by interface name; a wrong one would listen where nobody asked for."""
+
+from __future__ import annotations
+
+import socket
+
+import psutil
+import pytest
+
+from chunkmesh.errors import ConfigError
+from chunkmesh.transports.interfaces import interface_of
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "127.0.0.2"])
+def test_loopback_is_lo(address: str) -> None:
+    """The default of every command must never leave the host."""
+    assert interface_of(address) == "lo"
+
+
+def test_every_address_leads_to_its_interface() -> None:
+    """On a host with several networks the data plane stays on the chosen one."""
+    for name, addresses in psutil.net_if_addrs().items():
+        for entry in addresses:
+            if entry.family == socket.AF_INET and psutil.net_if_stats()[name].isup:
+                assert interface_of(entry.address) == name
+
+
+@pytest.mark.parametrize(
+    ("address", "named"),
+    [
+        ("0.0.0.0", "one interface"),
+        ("::1", "needs IPv4"),
+        ("203.0.113.77", "no interface"),
+        ("localhost", "needs IPv4"),
+    ],
+)
+def test_an_unusable_address_is_a_config_error(address: str, named: str) -> None:
+    """Start-up must say what is wrong instead of listening everywhere."""
+    with pytest.raises(ConfigError, match=named):
+        interface_of(address)
