@@ -177,6 +177,7 @@ def _compile(source: str, now: Callable[[], dt.datetime]) -> jinja2.Template:
     )
     environment.filters["tojson"] = _to_json
     environment.filters["within_deadline"] = _within_deadline
+    del environment.globals["lipsum"]
     environment.globals["range"] = _bounded_range
     environment.globals["raise_exception"] = _raise_exception
     environment.globals["strftime_now"] = lambda form: now().strftime(form)

@@ -2,7 +2,8 @@
 
 An end id is reported among the output ids but its text is not shown, and it ends the output at
 once; what the text sink held back comes with it. A stop string ends the output at once too, also
-before min_new_tokens, which only keeps end ids from being chosen.
+before min_new_tokens, which only keeps end ids from being chosen. One that waited for an earlier
+one to complete may match only when the output ends; it then names the end.
 """
 
 from __future__ import annotations
@@ -34,14 +35,16 @@ def push_token(request: Request, token_id: int) -> tuple[str, Ending | None]:
     if len(request.output_ids) >= spec.max_new_tokens:
         raise InvariantViolated(f"{request.request_id}: more than {spec.max_new_tokens} tokens")
     request.output_ids.append(token_id)
+    ending: Ending | None = None
     if token_id in spec.end_ids:
-        return spec.text.flush(), Ending(reason="stop", matched_token_id=token_id)
-    text = spec.text.push(token_id)
+        text, ending = spec.text.flush(), Ending(reason="stop", matched_token_id=token_id)
+    else:
+        text = spec.text.push(token_id)
+        if spec.text.matched_stop is None and len(request.output_ids) == spec.max_new_tokens:
+            text, ending = text + spec.text.flush(), Ending(reason="length")
     if spec.text.matched_stop is not None:
-        return text, Ending(reason="stop", matched_stop=spec.text.matched_stop)
-    if len(request.output_ids) == spec.max_new_tokens:
-        return text + spec.text.flush(), Ending(reason="length")
-    return text, None
+        ending = Ending(reason="stop", matched_stop=spec.text.matched_stop)
+    return text, ending
 
 
 def chunk_done(request: Request, now_s: float) -> Progress:

@@ -67,6 +67,8 @@ def test_templates_may_write_the_date() -> None:
         ("{{ missing.field }}", "'missing' is undefined"),
         ("{{ 1 / 0 }}", "division"),
         ("{{ messages + 1 }}", "concatenate"),
+        ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "recursion"),
+        ("{{ lipsum(n=999999999) }}", "'lipsum' is undefined"),
     ],
 )
 def test_a_template_fault_is_the_requests_error(source: str, reason: str) -> None:

@@ -56,6 +56,14 @@ def test_deltas_join_to_the_full_decode(ids: list[int], skip: bool) -> None:
     assert "".join(deltas) == TOKENIZER.decode(ids, skip_special_tokens=skip)
 
 
+@pytest.mark.parametrize("character", ["\u00e9", "\u4f60", "\U0001f336"])
+@pytest.mark.parametrize("num_invalid", range(10, 20))
+def test_a_character_behind_invalid_bytes_comes_whole(num_invalid: int, character: str) -> None:
+    """Invalid bytes are sent after a while, wherever the character then stands."""
+    deltas = stream([0x80] * num_invalid + [*character.encode()])
+    assert "".join(deltas) == "\ufffd" * num_invalid + character
+
+
 @settings(deadline=None)
 @given(st.text(max_size=40))
 def test_valid_text_never_shows_a_replacement_character(text: str) -> None:

@@ -70,6 +70,12 @@ def test_a_stop_that_began_earlier_is_waited_for(tail: str) -> None:
     assert ("".join(deltas), matched) == (("", "abcd") if tail == "d" else ("a", "bc"))
 
 
+def test_the_shortest_wins_also_while_an_earlier_beginning_is_waited_for() -> None:
+    """The longer one completes meanwhile, and must not replace it."""
+    deltas, matched = play("xabc.", ["xabcd", "ab", "abc"], [1, 2, 3, 4])
+    assert ("".join(deltas), matched) == ("x", "ab")
+
+
 def test_text_behind_a_match_is_dropped() -> None:
     """A token may hold more than the stop string."""
     matcher = StopMatcher(["."])

@@ -1,0 +1,45 @@
+"""`python -m tests.bench [NAME ...]`: measures on the demo model and prints Markdown tables.
+
+Best on an idle machine: a calibration loop that varies by more than 15 % is told of.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from chunkmesh.demo_model import ensure_demo_model
+from tests.bench import against_transformers, pipeline
+from tests.bench.measure import NOISY, calibration_spread, describe_machine
+
+_BENCHES: dict[str, Callable[..., str]] = {
+    "prefill": pipeline.prefill,
+    "decode": pipeline.decode,
+    "overhead": pipeline.overhead,
+    "transformers": against_transformers.compare,
+}
+
+
+def main() -> None:
+    """Run the benches that were named, or all."""
+    parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__)
+    parser.add_argument("names", nargs="*", help=f"some of {', '.join(_BENCHES)}; all if none")
+    parser.add_argument("--rounds", type=int, default=5, help="interleaved rounds of each pair")
+    parser.add_argument("--model-path", type=Path, help="model folder; the demo model if not given")
+    options = parser.parse_args()
+    unknown = set(options.names) - set(_BENCHES)
+    if unknown:
+        parser.error(f"no bench named {', '.join(sorted(unknown))}")
+    model_path = options.model_path or ensure_demo_model()
+    print(f"python -m tests.bench {' '.join(sys.argv[1:])}\n{describe_machine()}\n")
+    for name in options.names or _BENCHES:
+        spread = calibration_spread()
+        verdict = "noisy, not judged" if spread > NOISY else "quiet"
+        print(f"calibration before {name}: varies by {spread:.0%}, {verdict}\n")
+        print(_BENCHES[name](model_path, rounds=options.rounds), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,239 @@
+"""hicache-admin as a real process against a HiCache in this one: output and exit status."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import json
+import pathlib
+import sys
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from chunkmesh.grpc_client import channel
+from chunkmesh.kv_store import KvStore
+from chunkmesh.pages import extend_chain
+from chunkmesh.v1 import (
+    generation_pb2,
+    generation_pb2_grpc,
+    hicache_pb2,
+    hicache_pb2_grpc,
+)
+from hicache.admin import app
+from hicache.server import running
+from hicache.settings import HiCacheSettings
+from tests.page_samples import FORM, NAMESPACE, encoded
+from tests.valkey import Valkey, running_valkey
+
+PROMPT = "x" * 40
+PAGE_BYTES = FORM.model_layers * FORM.layer_bytes
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Ended:
+    """How a command ended."""
+
+    status: int
+    output: str
+    errors: str
+
+    @property
+    def object(self) -> dict[str, Any]:
+        """The JSON object that it printed."""
+        value = json.loads(self.output)
+        assert isinstance(value, dict)
+        return value
+
+
+class ByteTokenizer(generation_pb2_grpc.GenerationServicer):
+    """A scheduler that can only tokenize: one id a byte."""
+
+    async def Tokenize(
+        self, request: generation_pb2.TokenizeRequest, _context: Any
+    ) -> generation_pb2.TokenizeResponse:
+        """Return ids and digests."""
+        ids = list(request.text.encode()) or list(request.input_ids.ids)
+        return generation_pb2.TokenizeResponse(
+            input_ids=ids, page_digests=digests_of(ids), page_tokens=FORM.page_tokens
+        )
+
+
+def digests_of(ids: list[int]) -> tuple[bytes, ...]:
+    """Return the digests of a prompt's full pages."""
+    return extend_chain(NAMESPACE, np.array(ids, dtype=np.uint32), FORM.page_tokens)
+
+
+@pytest.fixture
+def valkey(tmp_path: pathlib.Path) -> Iterator[Valkey]:
+    """Run an empty server."""
+    with running_valkey(tmp_path) as server:
+        yield server
+
+
+@pytest.fixture
+async def hicache(valkey: Valkey) -> AsyncIterator[str]:
+    """Run a HiCache that knows of PROMPT's two pages; the second lacks a layer."""
+    digests = digests_of(list(PROMPT.encode()))
+    store = KvStore(valkey.url)
+    store.write_pages(encoded(digests, range(1, 4)))
+    store.write_pages(encoded(digests[:1], range(1)))
+    store.close()
+    settings = HiCacheSettings(port=0, http_port=0, redis_url=valkey.url)
+    async with running(settings, ping_s=0.05) as address:
+        async with channel(address) as link:
+            stub = hicache_pb2_grpc.HiCacheStub(link)
+            async with asyncio.timeout(10):
+                while (await stub.GetStats(hicache_pb2.GetStatsRequest())).num_pages < 1:
+                    await asyncio.sleep(0.02)
+        yield str(address)
+
+
+@contextlib.asynccontextmanager
+async def scheduler() -> AsyncIterator[str]:
+    """Run a scheduler that can tokenize."""
+    server = grpc.aio.server()
+    generation_pb2_grpc.add_GenerationServicer_to_server(
+        ByteTokenizer(),  # type: ignore[abstract]
+        server,
+    )
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    try:
+        yield f"127.0.0.1:{port}"
+    finally:
+        await server.stop(0)
+
+
+async def admin(*arguments: str) -> Ended:
+    """Run the command."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", "from hicache.admin import main; main()"),
+        *arguments,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    try:
+        output, errors = await asyncio.wait_for(process.communicate(), 30)
+    except TimeoutError:
+        process.kill()
+        raise
+    assert process.returncode is not None
+    return Ended(status=process.returncode, output=output.decode(), errors=errors.decode())
+
+
+async def test_stats(hicache: str) -> None:
+    """Scripts read the counts under the names of the proto."""
+    ended = await admin("--hicache", hicache, "stats", "--json")
+    assert ended.status == 0
+    fields = [field.name for field in hicache_pb2.GetStatsResponse.DESCRIPTOR.fields]
+    assert list(ended.object) == fields
+    assert (ended.object["num_pages"], ended.object["num_partial_pages"]) == (1, 1)
+    assert ended.object["num_bytes"] == PAGE_BYTES + 3 * FORM.layer_bytes
+    plain = await admin("--hicache", hicache, "stats")
+    assert plain.status == 0
+    assert "partial pages" in plain.output
+
+
+async def test_ping_shows_down_then_up(hicache: str, valkey: Valkey) -> None:
+    """O20 (c): the state of Redis is seen from outside."""
+    up = await admin("--hicache", hicache, "ping", "--json")
+    assert (up.status, up.object["redis"], up.object["redis_version"]) == (0, "up", "valkey 7.2.4")
+    valkey.stop()
+    await asyncio.sleep(0.2)
+    down = await admin("--hicache", hicache, "ping", "--json")
+    assert (down.status, down.object["redis"]) == (1, "down")
+    assert down.object["redis_fault"]
+    valkey.start()
+    await asyncio.sleep(0.2)
+    again = await admin("--hicache", hicache, "ping", "--json")
+    assert (again.status, again.object["redis"]) == (0, "up")
+
+
+async def test_clear_counts_first_and_deletes_when_told(hicache: str, valkey: Valkey) -> None:
+    """A slip must not cost a warm cache."""
+    refused = await admin("--hicache", hicache, "clear")
+    assert refused.status == 2
+    assert "--yes" in refused.errors
+    dry = await admin("--hicache", hicache, "clear", "--dry-run", "--json")
+    num_bytes = PAGE_BYTES + 3 * FORM.layer_bytes
+    assert dry.object == {"dry_run": True, "num_pages": 2, "num_bytes": num_bytes}
+    with valkey.client() as client:
+        assert client.dbsize() == 2
+        done = await admin("--hicache", hicache, "clear", "--yes", "--json")
+        assert done.object == {"dry_run": False, "num_pages": 2, "num_bytes": num_bytes}
+        assert client.dbsize() == 0
+
+
+@pytest.mark.parametrize("source", ["--text", "--prompt-file", "--tokens"])
+async def test_lookup(hicache: str, tmp_path: pathlib.Path, source: str) -> None:
+    """What is cached of a prompt, page range by page range, with its layers."""
+    file = tmp_path / "prompt"
+    tokens = json.dumps(list(PROMPT.encode()))
+    file.write_text(tokens if source == "--tokens" else PROMPT, encoding="utf-8")
+    given = PROMPT if source == "--text" else str(file)
+    async with scheduler() as address:
+        command = ("--hicache", hicache, "lookup", "--scheduler", address, source, given)
+        ended = await admin(*command, "--json")
+        plain = await admin(*command)
+    assert (ended.status, plain.status) == (0, 0)
+    assert ended.object == {
+        "num_tokens": 40,
+        "page_tokens": 16,
+        "num_pages": 2,
+        "cached_tokens": 16,
+        "hit_tokens": 16,
+        "pages": [
+            {"first": 0, "last": 1, "layers": [[0, 4]], "visible": True, "num_hits": 0},
+            {"first": 1, "last": 2, "layers": [[1, 4]], "visible": False, "num_hits": 0},
+        ],
+    }
+    assert "1-3" in plain.output
+
+
+async def test_a_hit_leaves_the_last_token(hicache: str) -> None:
+    """O16: a prompt of exactly one page is cached but computed."""
+    async with scheduler() as address:
+        command = ("lookup", "--scheduler", address, "--text", PROMPT[:16], "--json")
+        ended = await admin("--hicache", hicache, *command)
+    assert (ended.object["cached_tokens"], ended.object["hit_tokens"]) == (16, 0)
+
+
+async def test_a_prompt_that_nobody_sent_is_not_found(hicache: str) -> None:
+    """Scripts tell "nothing there" from "did not work"."""
+    async with scheduler() as address:
+        command = ("lookup", "--scheduler", address, "--text", "y" * 40, "--json")
+        ended = await admin("--hicache", hicache, *command)
+    assert ended.status == 3
+    assert ended.object["cached_tokens"] == 0
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        (("lookup",), "--text"),
+        (("lookup", "--text", "a", "--tokens", "b"), "--text"),
+        (("lookup", "--tokens", "/nowhere/at/all"), "/nowhere/at/all"),
+        (("--hicache", "nowhere", "stats"), "--hicache"),
+        (("clear", "--yes", "--dry-run"), "--dry-run"),
+        (("unknown",), "unknown"),
+    ],
+)
+def test_wrong_usage(command: tuple[str, ...], words: str) -> None:
+    """Status 2, and the flag at fault is named."""
+    ended = CliRunner().invoke(app, command)
+    assert ended.exit_code == 2
+    assert words in ended.stderr
+
+
+async def test_a_server_that_is_not_there() -> None:
+    """Status 1 and one line, no stack."""
+    ended = await admin("--hicache", "127.0.0.1:1", "stats")
+    assert ended.status == 1
+    assert ended.errors.startswith("hicache-admin: ")
+    assert "Traceback" not in ended.errors
