@@ -9,7 +9,7 @@ from chunkmesh.v1 import generation_pb2 as pb
 
 QUESTION = "What is the capital of France? Answer in one sentence."
 _OPENING = "Read this log of a harbour."
-_LONG_QUESTION = "Name three goods that the ships carried."
+_LONG_QUESTION = "What is this log about? Answer in one sentence."
 _SAMPLE_ENTRIES = 40
 _SHIPS = ("Meridian", "Halcyon", "Juniper", "Borealis", "Cormorant", "Sandpiper", "Aurora")
 _GOODS = ("copper", "oranges", "timber", "salt", "wool", "glass", "cement", "tea", "steel")

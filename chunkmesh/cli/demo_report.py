@@ -24,9 +24,8 @@ class Run:
         return Timeline.of(self.complete)
 
     def prefill_tokens_per_s(self) -> float:
-        """Return computed prompt tokens by time to first token."""
-        computed = self.complete.prompt_tokens - self.complete.cached_tokens
-        return _rate(computed, self.complete.ttft_ms)
+        """Return prompt tokens, cached ones included, by time to first token."""
+        return _rate(self.complete.prompt_tokens, self.complete.ttft_ms)
 
     def decode_tokens_per_s(self) -> float:
         """Return tokens after the first by the time they took."""
@@ -36,9 +35,10 @@ class Run:
     def headline(self) -> str:
         """Return one line that says what happened."""
         complete = self.complete
+        num_chunks = len(complete.chunk_tokens)
         return (
             f"{self.name}: {complete.prompt_tokens} tokens, {complete.cached_tokens} cached,"
-            f" {len(complete.chunk_tokens)} chunks, first token after"
+            f" {num_chunks} {'chunk' if num_chunks == 1 else 'chunks'}, first token after"
             f" {complete.ttft_ms / 1000:.2f} s"
         )
 
@@ -49,7 +49,7 @@ def _rate(tokens: int, milliseconds: float) -> float:
 
 def run_table(runs: Sequence[Run]) -> Table:
     """Return one row a request."""
-    table = Table("request")
+    table = Table("request", caption="prefill tok/s counts cached tokens too")
     for column in ("prompt", "cached", "chunks", "TTFT s", "prefill tok/s", "decode tok/s"):
         table.add_column(column, justify="right")
     for run in runs:

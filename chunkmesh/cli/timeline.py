@@ -50,6 +50,8 @@ class Timeline:
     """A whole request."""
 
     num_stages: int
+    cached_tokens: int
+    """Leading tokens that came from the cache."""
     chunks: tuple[Step, ...]
     """Prefill, in order."""
     decode: tuple[Step, ...]
@@ -64,6 +66,7 @@ class Timeline:
             num_stages=max(
                 (work.stage_index + 1 for step in steps for work in step.work), default=0
             ),
+            cached_tokens=complete.cached_tokens,
             chunks=tuple(step for step in steps if step.start < complete.prompt_tokens),
             decode=tuple(step for step in steps if step.start >= complete.prompt_tokens),
         )
@@ -77,6 +80,11 @@ class Timeline:
     def first_start_s(self) -> float:
         """When the first chunk's compute began."""
         return min((work.start_s for work in self.works(self.chunks)), default=0.0)
+
+    @property
+    def cache_s(self) -> float:
+        """How long cached tokens were looked for and loaded before compute; 0 without any."""
+        return self.first_start_s if self.cached_tokens else 0.0
 
     def busy_share(self, stage_index: int) -> float:
         """Return the share of prefill, from first start to last end, that a stage computes."""

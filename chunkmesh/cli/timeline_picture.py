@@ -33,6 +33,7 @@ _GRID = "#e4e6ec"
 _WAIT = "#c9ccd6"
 _SEND = "#e4572e"
 _DECODE = "#8d93a6"
+_CACHE = "#f2b84b"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +92,7 @@ def _draw(axes: Axes, timeline: Timeline, span_s: float) -> None:
     """Draw every span of one request."""
     palette = colormaps["viridis"]
     last = max(1, len(timeline.chunks) - 1)
+    _cache(axes, timeline)
     for index, step in enumerate(timeline.chunks):
         colour = palette(0.12 + 0.78 * index / last)
         for work in step.work:
@@ -103,6 +105,12 @@ def _draw(axes: Axes, timeline: Timeline, span_s: float) -> None:
         for work in step.work:
             if work.end_s <= span_s:
                 _decode(axes, work)
+
+
+def _cache(axes: Axes, timeline: Timeline) -> None:
+    """Shade the time in which cached pages were looked for and loaded."""
+    for stage in range(timeline.num_stages):
+        axes.barh(stage, timeline.cache_s, left=0, height=_COMPUTE_HEIGHT, color=_CACHE, zorder=2.5)
 
 
 def _bar(axes: Axes, work: Work, colour: object) -> None:
@@ -188,11 +196,12 @@ def _legend(figure: Figure) -> None:
         handles=[
             Patch(color=palette(0.45), label="computes a chunk (number)"),
             Patch(facecolor="white", edgecolor=_WAIT, hatch="/////", label="waits for input"),
+            Patch(color=_CACHE, label="loads cached pages"),
             Patch(color=_SEND, label="sends to the next stage"),
             Patch(color=_DECODE, label="decode step"),
         ],
         loc="outside lower center",
-        ncols=4,
+        ncols=5,
         frameon=False,
         fontsize=9.5,
         labelcolor=_INK,

@@ -1,7 +1,8 @@
 """Draws a timeline as plain text: one lane a stage, one column a slice of time. Pure.
 
 A lane shows the number of the chunk in compute (its last character: 0-9, then a-z), `.` while the
-stage waits for it, `-` for a decode step, a blank when it has nothing to do.
+stage waits for it, `=` while cached pages are looked for and loaded, `-` for a decode step, a blank
+when it has nothing to do.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ def draw(timeline: Timeline, width: int = 100) -> str:
     for stage_index in range(timeline.num_stages):
         lane = _lane(timeline, stage_index, columns, column_s)
         lines.append(f"stage {stage_index}".ljust(len(label)) + lane.rstrip())
-    legend = "0-9, a-z: chunk in compute   . waiting for it   - decode step"
+    legend = (
+        "0-9, a-z: chunk in compute   . waiting for it   = loading cached pages   - decode step"
+    )
     return "\n".join([*lines, " " * len(label) + legend, "", *_chunk_rows(timeline)])
 
 
@@ -60,6 +63,7 @@ def _spans(timeline: Timeline, stage_index: int) -> Iterator[tuple[float, float,
         *((_MARKS[index % len(_MARKS)], step) for index, step in enumerate(timeline.chunks)),
         *(("-", step) for step in timeline.decode),
     ]
+    yield 0.0, timeline.cache_s, "="
     for mark, step in steps:
         for work in step.work:
             if work.stage_index == stage_index:

@@ -67,6 +67,15 @@ def test_the_lanes_show_chunks_waits_and_overlap() -> None:
     assert lines[0].startswith("        |0.00 s")
 
 
+def test_loading_cached_pages_is_shown_until_the_first_compute() -> None:
+    """Otherwise the cached run would seem to wait for nothing."""
+    complete = pb.GenerateComplete(prompt_tokens=8, cached_tokens=4)
+    timing = complete.timeline.add(start=4, num_tokens=4)
+    timing.stages.add(stage_index=0, start_us=1_000_000, compute_us=1_000_000)
+    lines = draw(Timeline.of(complete), width=28).splitlines()
+    assert lines[1] == "stage 0 " + "=" * 10 + "0" * 10
+
+
 def test_the_rows_give_positions_and_times() -> None:
     """A reader who compares chunk sizes needs figures, not only marks."""
     text = draw(Timeline.of(_complete()), width=38)
