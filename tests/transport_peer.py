@@ -2,7 +2,7 @@
 
 Usage: python -m tests.transport_peer NAME receive TOKEN
        python -m tests.transport_peer NAME send TOKEN ADDRESS
-The receiving end prints its address, then "linked", then "broken" with the reason when the link ends.
+The receiving end prints its address, then "linked", then "broken" and why when the link ends.
 """
 
 from __future__ import annotations

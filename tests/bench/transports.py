@@ -151,9 +151,7 @@ class Bench:
         self.trips: dict[str, list[float]] = {size: [] for size in SIZES}
         self.handovers: dict[str, list[float]] = {size: [] for size in SIZES}
 
-    def record(
-        self, size: str, there: tuple[list[float], list[float]], takes: list[float]
-    ) -> None:
+    def record(self, size: str, there: tuple[list[float], list[float]], takes: list[float]) -> None:
         """Keep one round without its warm-up."""
         trips, posts = there
         self.trips[size] += trips[WARM_UP:]

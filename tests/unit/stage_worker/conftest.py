@@ -30,11 +30,7 @@ def tied_llama(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
 
 @pytest.fixture(scope="session")
 def reference(tiny_llama: pathlib.Path) -> Reference:
-<<<<<<< HEAD
-    """Transformers' answers for tiny_llama."""
-=======
     """What transformers answers for tiny_llama."""
->>>>>>> model
     return Reference(tiny_llama)
 
 

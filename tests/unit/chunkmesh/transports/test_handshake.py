@@ -35,9 +35,7 @@ def test_what_is_said_is_heard(
     epoch: int, token: bytes, boundary: int, dtype: torch.dtype, address: bytes
 ) -> None:
     """Both ends must compare the same values."""
-    spec = dataclasses.replace(
-        SPEC, epoch=epoch, token=token, boundary_layer=boundary, dtype=dtype
-    )
+    spec = dataclasses.replace(SPEC, epoch=epoch, token=token, boundary_layer=boundary, dtype=dtype)
     data = handshake.encode_hello(Hello(spec=spec, address=address))
     assert len(data) <= handshake.MAX_BYTES
     assert handshake.decode_hello(data) == Hello(spec=spec, address=address)
