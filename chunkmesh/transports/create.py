@@ -31,7 +31,7 @@ def create(
         return MemoryTransport(network, address, with_checksum=with_checksum)
     if name != "ucx":
         raise ConfigError(f"no transport {name!r}; known: {', '.join(NAMES)}")
-    # UCX reads this when it is loaded, and without a GPU it would warn of a variable that ucxx sets.
+    # UCX reads this when it is loaded; without a GPU it would warn of a variable that ucxx sets.
     os.environ.setdefault("UCX_WARN_UNUSED_ENV_VARS", "n")
     try:
         ucx = importlib.import_module("chunkmesh.transports.ucx")

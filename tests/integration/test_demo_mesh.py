@@ -10,6 +10,7 @@ import time
 import urllib.request
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -226,13 +227,13 @@ def test_grpcurl_can_generate(two_stages: LocalMesh) -> None:
 def test_health_and_side_doors_say_ready(two_stages: LocalMesh) -> None:
     """Probes of every service agree that the mesh serves."""
     with grpc.insecure_channel(two_stages.scheduler_address) as channel:
-        stub = health_pb2_grpc.HealthStub(channel)
+        stub: Any = health_pb2_grpc.HealthStub(channel)
         for name in ("", "chunkmesh.v1.Generation"):
             request = health_pb2.HealthCheckRequest(service=name)
             assert health_pb2.HealthCheckResponse.SERVING == stub.Check(request).status
         with pytest.raises(grpc.RpcError) as unknown:
             stub.Check(health_pb2.HealthCheckRequest(service="nobody"))
-        assert grpc.StatusCode.NOT_FOUND is unknown.value.code()  # type: ignore[attr-defined]
+        assert grpc.StatusCode.NOT_FOUND is unknown.value.code()
     endpoints = two_stages.endpoints
     doors = [endpoints.side_door, *(worker.side_door for worker in endpoints.workers)]
     for door in doors:
