@@ -221,7 +221,7 @@ def test_grpcurl_can_generate(two_stages: LocalMesh) -> None:
         "chunkmesh.v1.Generation/Generate",
     )  # fmt: skip
     assert 0 == done.returncode, done.stderr
-    assert 4 == json.loads(done.stdout)["complete"]["completionTokens"]
+    assert 4 == json.loads(done.stdout)["complete"]["completion_tokens"]
 
 
 def test_health_and_side_doors_say_ready(two_stages: LocalMesh) -> None:

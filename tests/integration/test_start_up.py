@@ -1,0 +1,222 @@
+"""Services started by hand: they say what is wrong, and form a mesh if nothing is."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.bytes_tokenizer import write_bytes_folder
+from tests.tiny_models import make_tiny_llama
+
+BIN = Path(sys.executable).parent
+WAIT_S = 60
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Write a model of four layers."""
+    folder = tmp_path_factory.mktemp("tiny")
+    write_bytes_folder(folder)
+    make_tiny_llama(folder)
+    return folder
+
+
+def free_port() -> int:
+    """Return a port that is free now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@contextlib.contextmanager
+def started(*command: str) -> Iterator[subprocess.Popen[str]]:
+    """Run a service inside; it is ended and its pipes are closed afterwards."""
+    program = str(BIN / command[0])
+    with subprocess.Popen(
+        [program, *command[1:]], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.terminate()
+            try:
+                process.wait(15)
+            except subprocess.TimeoutExpired:
+                process.kill()
+
+
+def refusal(*command: str) -> str:
+    """Run a service that must refuse to start; return its one line of reason."""
+    done = subprocess.run(
+        [str(BIN / command[0]), *command[1:]],
+        capture_output=True,
+        text=True,
+        timeout=WAIT_S,
+        check=False,
+    )
+    assert 2 == done.returncode, done.stderr
+    return done.stderr.splitlines()[-1]
+
+
+def worker(model: Path, layers: str, internal: int, *more: str) -> tuple[str, ...]:
+    """Return the command of a stage worker; later flags win."""
+    return (
+        "stage-worker",
+        f"--model-path={model}",
+        f"--layers={layers}",
+        f"--scheduler=127.0.0.1:{internal}",
+        "--port=0",
+        "--http-port=0",
+        f"--data-port={free_port()}",
+        *more,
+    )
+
+
+def ready(http_port: int) -> dict[str, object]:
+    """Ask a side door; an answer of 503 is an answer."""
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{http_port}/ready", timeout=5) as answer:
+            body: dict[str, object] = json.load(answer)
+    except urllib.error.HTTPError as error:
+        body = json.load(error)
+    except OSError:
+        body = {"ready": False, "reason": "not reached"}
+    return body
+
+
+def wait_for(http_port: int, reason: str) -> None:
+    """Wait until /ready gives a reason; an empty one means ready."""
+    deadline_s = time.monotonic() + WAIT_S
+    while (body := ready(http_port))["reason"] != reason:
+        assert time.monotonic() < deadline_s, body
+        time.sleep(0.05)
+
+
+@contextlib.contextmanager
+def scheduler(model: Path) -> Iterator[tuple[int, int, int]]:
+    """Run a scheduler; yield its users', internal and side door ports."""
+    port, internal, http = free_port(), free_port(), free_port()
+    with started(
+        "chunkmesh-scheduler", f"--model-path={model}", f"--port={port}",
+        f"--internal-port={internal}", f"--http-port={http}", "--page-size=16",
+    ):  # fmt: skip
+        wait_for(http, "no worker holds layers 0-3")
+        yield port, internal, http
+
+
+def test_layers_that_the_model_does_not_have(tiny: Path) -> None:
+    """The range and the number of layers are named."""
+    line = refusal(*worker(tiny, "2-9", 1))
+    assert "2-9" in line
+    assert "4 layers" in line
+
+
+def test_a_folder_without_a_model(tmp_path: Path) -> None:
+    """The missing file is named, by scheduler and worker."""
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    for command in (
+        worker(empty, "0-1", 1),
+        ("chunkmesh-scheduler", f"--model-path={empty}"),
+        ("chunkmesh-scheduler", f"--model-path={tmp_path / 'nowhere'}"),
+    ):
+        line = refusal(*command)
+        assert str(command[1].removeprefix("--model-path=")) in line
+
+
+def test_an_explicit_port_in_use(tiny: Path) -> None:
+    """Ports that were asked for are taken or refused, never shared or moved."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        for command in (
+            ("chunkmesh-scheduler", f"--model-path={tiny}", f"--port={port}", "--internal-port=0"),
+            ("chunkmesh-scheduler", f"--model-path={tiny}", "--port=0", f"--internal-port={port}"),
+            ("chunkmesh-scheduler", f"--model-path={tiny}", "--port=0", "--internal-port=0",
+             f"--http-port={port}"),
+            worker(tiny, "0-1", 1, f"--data-port={port}"),
+            worker(tiny, "0-1", 1, f"--data-port={port}", "--transport=grpc"),
+            ("hicache-server", f"--port={port}"),
+        ):  # fmt: skip
+            line = refusal(*command)
+            assert str(port) in line, command
+
+
+def test_layers_that_do_not_tile(tiny: Path) -> None:
+    """The hole is named, a range that overlaps in part is refused, the mesh waits unharmed."""
+    with scheduler(tiny) as (_, internal, http), started(*worker(tiny, "0-1", internal)):
+        wait_for(http, "no worker holds layers 2-3")
+        line = refusal(*worker(tiny, "1-3", internal))
+        assert "1-3" in line
+        assert "0-1" in line
+        assert "overlap" in line
+        assert "no worker holds layers 2-3" == ready(http)["reason"]
+
+
+@pytest.mark.parametrize("transport", ["ucx", "grpc"])
+def test_a_mesh_wired_by_hand(tiny: Path, transport: str) -> None:
+    """The commands of the README: --peer names the next stage."""
+    data = free_port()
+    with (
+        scheduler(tiny) as (port, internal, http),
+        started(
+            *worker(tiny, "0-1", internal, f"--peer=127.0.0.1:{data}", f"--transport={transport}")
+        ) as first,
+        started(*worker(tiny, "2:4", internal, f"--data-port={data}", f"--transport={transport}")),
+    ):
+        wait_for(http, "")
+        generated(port)
+        first.terminate()
+        output = first.communicate(timeout=15)[0]
+    assert 0 == first.returncode
+    assert "preferred peer" not in output
+
+
+def test_a_wrong_peer_is_told_of_and_gone_round(tiny: Path) -> None:
+    """The scheduler knows the next stage; a dead --peer costs a warning."""
+    with (
+        scheduler(tiny) as (port, internal, http),
+        started(*worker(tiny, "0-1", internal, "--peer=127.0.0.1:9")) as first,
+        started(*worker(tiny, "2-3", internal)),
+    ):
+        wait_for(http, "")
+        generated(port)
+        first.terminate()
+        output = first.communicate(timeout=15)[0]
+    warning = next(line for line in output.splitlines() if "preferred peer" in line)
+    assert "127.0.0.1:9" in warning
+
+
+def generated(port: int) -> None:
+    """Run a request by the command line."""
+    done = subprocess.run(
+        [str(BIN / "chunkmesh"), "generate", "hello", f"--server=127.0.0.1:{port}", "--json",
+         "--max-new-tokens=3", "--ignore-eos"],
+        capture_output=True, text=True, timeout=WAIT_S, check=False,
+    )  # fmt: skip
+    assert 0 == done.returncode, done.stderr
+    assert 3 == json.loads(done.stdout)["completion_tokens"]
+
+
+def test_a_worker_that_dies_and_returns(tiny: Path) -> None:
+    """Losing a stage turns health off and names its layers; its return heals the mesh."""
+    with scheduler(tiny) as (port, internal, http), started(*worker(tiny, "0-1", internal)):
+        with started(*worker(tiny, "2-3", internal)) as last:
+            wait_for(http, "")
+            last.kill()
+            wait_for(http, "no worker holds layers 2-3")
+        with started(*worker(tiny, "2-3", internal)):
+            wait_for(http, "")
+            generated(port)
