@@ -191,11 +191,14 @@ class SimulatedMesh:
         """Do one action."""
         match action:
             case MatchPrefix():
+                prompt_tokens = len(self.specs[action.request_id].prompt_ids)
+                assert 0 < len(action.digests) * PAGE_TOKENS < prompt_tokens
                 self._matching.append(action)
             case ReleaseLease(lease_id=lease_id):
                 self._leases.remove(lease_id)
-            case CommitPages(stage=index, pages=pages):
+            case CommitPages(stage=index, namespace=namespace, pages=pages):
                 for page in pages:
+                    assert page.page_index or page.parent == namespace
                     self._committed.setdefault(page.digest, set()).add(index)
             case Output(request_id=request_id, token_ids=token_ids):
                 assert request_id not in self.ended
