@@ -37,10 +37,11 @@ class Admission:
         need = pages_needed(spec, self._config)
         if need > num_pages:
             page_tokens = self._config.page_tokens
+            prompt_fits = self._config.pages_for(len(spec.prompt_ids)) <= num_pages
             return InvalidRequest(
                 f"prompt of {len(spec.prompt_ids)} tokens and max_new_tokens {spec.max_new_tokens} "
                 f"need {need} pages of {page_tokens} tokens, the pool has {num_pages}",
-                field="sampling_params.max_new_tokens",
+                field="sampling_params.max_new_tokens" if prompt_fits else "input",
             )
         limit = self._config.max_queued_requests
         if len(self._queue) >= limit:

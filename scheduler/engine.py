@@ -259,9 +259,8 @@ class Engine:
         del self._requests[request.request_id]
         self._queue.remove(request)
         actions = release_lease(request)
-        runs = request.row is not None
         request.move(RequestState.FINISHED)
-        if runs and self._route is not None:
+        if self._route is not None and request.row is not None:
             actions += self._route.leave(request)
         return actions
 

@@ -65,6 +65,7 @@ class RouteFormed:
     """A route stands; earlier epochs are void."""
 
     epoch: int
+    """>= 1, above every earlier one."""
     num_stages: int
     num_pages: int
     """Page ids are 0 <= id < num_pages on every stage."""

@@ -56,7 +56,7 @@ class Request:
     lease_id: str | None = None
     """Held from Matched until the load ends or the request does."""
     row: int | None = None
-    """Set exactly in LOADING, PREFILL and DECODE."""
+    """None until admission, and again once it is given back."""
     page_ids: tuple[int, ...] = ()
     """For all positions that it can reach; held until its last microbatch is complete."""
     num_pages_named: int = 0

@@ -6,7 +6,6 @@ The engine decides what happens to a request; a route does it and says what the 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable
 
 from chunkmesh.errors import InvariantViolated
 from scheduler.actions import (
@@ -94,13 +93,13 @@ class Route:
         page_tokens = self._config.page_tokens
         return describe(parts, epoch=self.epoch, seq_no=seq_no, page_tokens=page_tokens)
 
-    def complete(self, parts: tuple[Part, ...]) -> Iterable[Action]:
+    def complete(self, parts: tuple[Part, ...]) -> list[Action]:
         """Store what a microbatch has filled; free the pages of ended requests it was last for."""
         store = self.stores.start(parts)
         for part in parts:
             part.request.num_in_flight -= 1
             self._free_if_done(part.request)
-        return () if store is None else (store,)
+        return [] if store is None else [store]
 
     def leave(self, request: Request) -> list[Action]:
         """Take away the row of a FINISHED request; its pages follow when none is in flight."""

@@ -1,0 +1,169 @@
+"""Plays a scenario file: commands and, below each, the actions that the engine answers with.
+
+A file begins with why it exists. Lines starting with "> " are commands; what follows up to the
+next command is what the engine must say. `python -m tests.scenarios.play FILE ...` rewrites files
+with what it does say, to be read before it is committed.
+Source: the idea of etcd's raft (https://github.com/etcd-io/raft/tree/main/testdata).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from chunkmesh.errors import ChunkMeshError
+from scheduler.engine import Engine
+from scheduler.engine_config import EngineConfig
+from scheduler.events import (
+    Acked,
+    Arrived,
+    Cancelled,
+    Event,
+    Loaded,
+    Matched,
+    RouteFormed,
+    RouteLost,
+    Stored,
+    Tick,
+)
+from tests.letter_text import LetterText
+from tests.scenarios.show import show, show_error
+from tests.specs import make_spec
+
+
+def play(text: str) -> str:
+    """Return the scenario with the answers that the engine gives."""
+    scene = _Scene()
+    lines: list[str] = []
+    for line in text.splitlines():
+        if line.startswith(">"):
+            lines += [line, *scene.command(line[1:].split())]
+        elif line.startswith("#") or not line:
+            lines.append(line)
+    return "\n".join(lines) + "\n"
+
+
+class _Scene:
+    """An engine, its clock and its route."""
+
+    def __init__(self) -> None:
+        """Begin with a small engine without a route."""
+        self._config = EngineConfig(
+            page_tokens=16,
+            chunked_prefill_tokens=64,
+            max_running_requests=8,
+            max_queued_requests=8,
+            load_timeout_s=1.0,
+            max_outstanding_stores=0,
+        )
+        self._engine = Engine(self._config)
+        self._now_s = 0.0
+        self._epoch = 0
+        self._num_stages = 0
+
+    def command(self, words: list[str]) -> Iterator[str]:
+        """Do one command; return what it answers."""
+        name, *arguments = words
+        plain = [word for word in arguments if "=" not in word]
+        named = dict(word.split("=", 1) for word in arguments if "=" in word)
+        match name:
+            case "config":
+                changed = {key: float(value) for key, value in named.items()}
+                ints = {k: v if k == "load_timeout_s" else int(v) for k, v in changed.items()}
+                self._config = dataclasses.replace(self._config, **ints)  # type: ignore[arg-type]
+                self._engine = Engine(self._config)
+            case "at":
+                self._now_s = float(plain[0])
+            case "state":
+                yield self._state()
+            case _:
+                for event in self._events(name, plain, named):
+                    yield from self._handle(event)
+
+    def _handle(self, event: Event) -> Iterator[str]:
+        """Give one event to the engine."""
+        try:
+            yield from [show(action) for action in self._engine.handle(event, self._now_s)]
+        except ChunkMeshError as error:
+            yield f"! {show_error(error)}"
+
+    def _state(self) -> str:
+        """Return the engine's counts."""
+        now = self._engine.snapshot()
+        rest = "at rest" if self._engine.is_idle() else "busy"
+        return (
+            f"{rest}: {now.num_free_pages}/{now.num_pages} pages free, {now.num_running} running, "
+            f"{now.num_waiting} waiting, {now.num_in_flight} in flight, {now.num_loads} loads, "
+            f"{now.num_stores} stores"
+        )
+
+    def _events(  # noqa: PLR0911 - one for each command
+        self, name: str, plain: list[str], named: dict[str, str]
+    ) -> list[Event]:
+        """Return the events of one command."""
+        epoch = int(named.get("epoch", self._epoch))
+        match name:
+            case "route":
+                epoch = int(named.get("epoch", self._epoch + 1))
+                self._epoch, self._num_stages = max(self._epoch, epoch), int(named["stages"])
+                pages = int(named["pages"])
+                return [RouteFormed(epoch=epoch, num_stages=self._num_stages, num_pages=pages)]
+            case "lost":
+                return [RouteLost(reason=" ".join(plain))]
+            case "arrive":
+                return [self._arrival(plain[0], named)]
+            case "matched":
+                lease_id, num_pages = named.get("lease"), int(plain[1])
+                return [Matched(request_id=plain[0], num_pages=num_pages, lease_id=lease_id)]
+            case "gone":
+                return [Cancelled(request_id=plain[0], cause="gone")]
+            case "abort":
+                return [Cancelled(request_id=plain[0], cause="abort")]
+            case "tick":
+                return [Tick()]
+            case _:
+                every = range(self._num_stages)
+                stages = list(every) if plain[0] == "*" else [int(plain[0])]
+                numbers = [int(word) for word in plain[1:]]
+                return [self._answer(name, epoch, stage, numbers) for stage in stages]
+
+    def _answer(self, name: str, epoch: int, stage: int, numbers: list[int]) -> Event:
+        """Return what one stage says; the ids of an ack are the last stage's."""
+        number, *rest = numbers
+        match name:
+            case "ack":
+                last = stage >= self._num_stages - 1
+                ids = tuple(rest) if last else ()
+                return Acked(epoch=epoch, stage=stage, seq_no=number, sampled_ids=ids)
+            case "loaded":
+                return Loaded(epoch=epoch, stage=stage, load_id=number, num_pages=rest[0])
+            case "stored":
+                return Stored(epoch=epoch, stage=stage, store_id=number, stored=tuple(rest))
+        raise ValueError(name)
+
+    def _arrival(self, request_id: str, named: dict[str, str]) -> Event:
+        """Return a request's arrival; stop strings spell a space as an underscore."""
+        stops = tuple(word.replace("_", " ") for word in named.get("stop", "").split(",") if word)
+        spec = make_spec(
+            request_id,
+            int(named["prompt"]),
+            max_new_tokens=int(named.get("new", "1")),
+            min_new_tokens=int(named.get("min", "0")),
+            end_ids=frozenset(int(word) for word in named.get("end", "").split(",") if word),
+            text=LetterText(stops),
+            page_tokens=self._config.page_tokens,
+        )
+        return Arrived(spec=spec)
+
+
+def main() -> None:
+    """Rewrite the files named on the command line."""
+    for name in sys.argv[1:]:
+        path = Path(name)
+        path.write_text(play(path.read_text(encoding="ascii")), encoding="ascii")
+
+
+if __name__ == "__main__":
+    main()

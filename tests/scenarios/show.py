@@ -1,0 +1,115 @@
+"""How the engine's actions look in scenario files: one line each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from chunkmesh.errors import ChunkMeshError, Unavailable
+from scheduler.actions import (
+    Action,
+    CommitPages,
+    Failed,
+    Finished,
+    MatchPrefix,
+    Output,
+    PageToStore,
+    Progress,
+    ReleaseLease,
+    SendCancelLoad,
+    SendCommitLoad,
+    SendLoad,
+    SendMicrobatch,
+    SendRelease,
+    SendStore,
+)
+
+
+def show(action: Action) -> str:  # noqa: C901, PLR0911, PLR0912 - one line a kind
+    """Return one line for an action."""
+    match action:
+        case SendMicrobatch():
+            return _microbatch(action)
+        case SendLoad(load_id=load_id, digests=digests):
+            return f"load {load_id}: {len(digests)} pages"
+        case SendCommitLoad(load_id=load_id, page_ids=page_ids):
+            return f"commit-load {load_id}: pages {_ids(page_ids)}"
+        case SendCancelLoad(load_id=load_id):
+            return f"cancel-load {load_id}"
+        case SendStore(store_id=store_id, pages=pages):
+            return f"store {store_id}: {_pages(pages)}"
+        case CommitPages(stage=stage, pages=pages):
+            return f"commit-pages of stage {stage}: {_pages(pages)}"
+        case SendRelease(row=row):
+            return f"release row {row}"
+        case MatchPrefix(request_id=request_id, digests=digests):
+            return f"match {request_id}: {len(digests)} pages"
+        case ReleaseLease(lease_id=lease_id):
+            return f"release lease {lease_id}"
+        case Progress():
+            return _progress(action)
+        case Output(request_id=request_id, token_ids=token_ids, text=text):
+            return f"output {request_id}: {list(token_ids)} {text!r}"
+        case Finished():
+            return _finished(action)
+        case Failed(request_id=request_id, error=error):
+            return f"failed {request_id}: {show_error(error)}"
+
+
+def show_error(error: ChunkMeshError) -> str:
+    """Return class, text and the time to wait."""
+    shown = f"{type(error).__name__}: {error}"
+    if isinstance(error, Unavailable) and error.retry_after_s is not None:
+        shown += f" (again in {error.retry_after_s:g} s)"
+    return shown
+
+
+def _microbatch(action: SendMicrobatch) -> str:
+    """Return entries, and behind each what is sampled."""
+    samples = {sample.entry: sample for sample in action.samples}
+    shown = []
+    for index, entry in enumerate(action.entries):
+        text = f"{entry.request_id} r{entry.row} [{entry.start},{entry.start + entry.num_tokens})"
+        if entry.new_page_ids:
+            text += f" +pages {_ids(entry.new_page_ids)}"
+        if (sample := samples.get(index)) is not None:
+            text += f" sample {sample.position}"
+            if sample.forbidden_ids:
+                text += f" not {list(sample.forbidden_ids)}"
+        shown.append(text)
+    return f"send {action.seq_no}: " + " | ".join(shown)
+
+
+def _progress(action: Progress) -> str:
+    """Return how far a prompt is."""
+    return (
+        f"progress {action.request_id}: {action.processed}/{action.total} tokens, "
+        f"{action.cached} cached, chunk {action.chunk_index}/{action.chunks_planned}, "
+        f"eta {action.eta_s:.2f} s"
+    )
+
+
+def _finished(action: Finished) -> str:
+    """Return why a request ended."""
+    matched = "" if action.matched_stop is None else f" {action.matched_stop!r}"
+    if action.matched_token_id is not None:
+        matched = f" id {action.matched_token_id}"
+    return (
+        f"finished {action.request_id}: {action.reason}{matched}, {action.cached_tokens} cached, "
+        f"chunks {list(action.chunk_tokens)}"
+    )
+
+
+def _pages(pages: Sequence[PageToStore]) -> str:
+    """Return index@id of pages."""
+    return " ".join(f"{page.page_index}@{page.page_id}" for page in pages)
+
+
+def _ids(page_ids: Sequence[int]) -> str:
+    """Return ids, runs as first-last."""
+    runs: list[list[int]] = []
+    for page_id in page_ids:
+        if runs and page_id == runs[-1][1] + 1:
+            runs[-1][1] = page_id
+        else:
+            runs.append([page_id, page_id])
+    return ",".join(f"{a}-{b}" if b > a else f"{a}" for a, b in runs)

@@ -1,0 +1,143 @@
+"""A stage without a model, for simulations: its KV are the token ids, so that every mix-up shows.
+
+Works first in, first out like a real one; loads and stores run beside, in any order, and read pages
+when they run, not when they were ordered: a page that was freed too early is caught by its digest.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+import numpy as np
+
+from chunkmesh.pages import extend_chain
+from scheduler.actions import (
+    Action,
+    PlannedEntry,
+    SendCancelLoad,
+    SendCommitLoad,
+    SendLoad,
+    SendMicrobatch,
+    SendRelease,
+    SendStore,
+)
+from scheduler.events import Acked, Event, Loaded, Stored
+
+PAGE_TOKENS = 4
+Page = tuple[int, ...]
+Redis = dict[tuple[bytes, int], Page]
+"""Contents by page digest and stage."""
+
+
+def next_token(context: Sequence[int], forbidden_ids: Sequence[int]) -> int:
+    """Choose the token behind a context, as every simulated model does."""
+    token_id = (7 * sum(context) + len(context)) % 13 + 2
+    while token_id in forbidden_ids:
+        token_id += 1
+    return token_id
+
+
+class SimulatedStage:
+    """One stage of one epoch."""
+
+    def __init__(self, *, index: int, epoch: int, num_pages: int, is_last: bool) -> None:
+        """Begin with pages full of nonsense."""
+        self.orders: deque[Action] = deque()
+        """What the scheduler sent and the stage has not begun."""
+        self.said: deque[Event] = deque()
+        """What it said and the scheduler has not heard."""
+        self.beside: list[SendLoad | SendStore] = []
+        """Loads and stores that run."""
+        self.num_computed = 0
+        """Microbatches done."""
+        self._index, self._epoch, self._is_last = index, epoch, is_last
+        self._pool = [[-1] * PAGE_TOKENS for _ in range(num_pages)]
+        self._tables: dict[int, list[int]] = {}
+        self._staging: dict[int, list[Page]] = {}
+        self._cancelled: set[int] = set()
+
+    def can_work(self, upstream: SimulatedStage | None) -> bool:
+        """Whether the next order can be done: a microbatch needs its activation."""
+        if not self.orders:
+            return False
+        order = self.orders[0]
+        if upstream is None or not isinstance(order, SendMicrobatch):
+            return True
+        return upstream.num_computed > order.seq_no
+
+    def work(self) -> None:
+        """Do the next order."""
+        match self.orders.popleft():
+            case SendMicrobatch() as microbatch:
+                self._compute(microbatch)
+            case SendCommitLoad(load_id=load_id, page_ids=page_ids):
+                staged = self._staging.pop(load_id)
+                for page_id, page in zip(page_ids, staged[: len(page_ids)], strict=True):
+                    self._pool[page_id] = list(page)
+            case SendCancelLoad(load_id=load_id):
+                self._staging.pop(load_id, None)
+                self._cancelled.add(load_id)
+            case SendRelease(row=row):
+                del self._tables[row]
+            case SendLoad() | SendStore() as order:
+                self.beside.append(order)
+
+    def end_beside(self, order: SendLoad | SendStore, redis: Redis) -> None:
+        """End a load or a store."""
+        self.beside.remove(order)
+        if isinstance(order, SendStore):
+            self.said.append(self._store(order, redis))
+            return
+        found = [redis.get((digest, self._index)) for digest in order.digests]
+        usable = found.index(None) if None in found else len(found)
+        if order.load_id not in self._cancelled:
+            self._staging[order.load_id] = [page for page in found[:usable] if page is not None]
+        self.said.append(
+            Loaded(epoch=self._epoch, stage=self._index, load_id=order.load_id, num_pages=usable)
+        )
+
+    def _store(self, order: SendStore, redis: Redis) -> Event:
+        """Write pages, each checked against its digest."""
+        for page in order.pages:
+            content = self._pool[page.page_id]
+            ids = np.array(content, dtype=np.uint32)
+            assert extend_chain(page.parent, ids, PAGE_TOKENS) == (page.digest,)
+            redis[page.digest, self._index] = tuple(content)
+        stored = tuple(range(len(order.pages)))
+        return Stored(epoch=self._epoch, stage=self._index, store_id=order.store_id, stored=stored)
+
+    def _compute(self, microbatch: SendMicrobatch) -> None:
+        """Write the tokens of all entries into pages and sample."""
+        assert microbatch.seq_no == self.num_computed
+        token_ids = microbatch.token_ids.tolist()
+        for entry in microbatch.entries:
+            self._write(entry, token_ids[: entry.num_tokens])
+            token_ids = token_ids[entry.num_tokens :]
+        sampled = []
+        for sample in microbatch.samples:
+            entry = microbatch.entries[sample.entry]
+            context = self._read(entry.row, entry.start + entry.num_tokens)
+            sampled.append(next_token(context, sample.forbidden_ids))
+        self.num_computed += 1
+        self.said.append(
+            Acked(
+                epoch=self._epoch,
+                stage=self._index,
+                seq_no=microbatch.seq_no,
+                sampled_ids=tuple(sampled) if self._is_last else (),
+            )
+        )
+
+    def _write(self, entry: PlannedEntry, token_ids: list[int]) -> None:
+        """Write one entry's tokens; its row's table must be just long enough."""
+        table = self._tables.setdefault(entry.row, [])
+        table += entry.new_page_ids
+        assert len(table) == -(-(entry.start + entry.num_tokens) // PAGE_TOKENS)
+        for position, token_id in enumerate(token_ids, start=entry.start):
+            self._pool[table[position // PAGE_TOKENS]][position % PAGE_TOKENS] = token_id
+
+    def _read(self, row: int, num_tokens: int) -> list[int]:
+        """Return the tokens that the row's pages hold."""
+        pages = [self._pool[page_id] for page_id in self._tables[row]]
+        return [token_id for page in pages for token_id in page][:num_tokens]

@@ -1,0 +1,67 @@
+"""What a microbatch says to the stages."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from scheduler.actions import PlannedEntry, PlannedSample
+from scheduler.batching import describe, next_parts
+from scheduler.chunking import ChunkPlan, FixedChunks
+from scheduler.decode_groups import DecodeGroups
+from scheduler.request import Request, RequestState
+from tests.specs import GREEDY, make_spec
+
+
+def _prefilling(request_id: str, row: int, prompt: int, *, chunk_tokens: int = 64) -> Request:
+    """Return an admitted request with all its chunks to send."""
+    return Request(
+        spec=make_spec(request_id, prompt),
+        state=RequestState.PREFILL,
+        row=row,
+        page_ids=tuple(range(10 * row, 10 * row + 10)),
+        chunks=ChunkPlan(start=0, ends=FixedChunks(chunk_tokens).cut(0, prompt)),
+    )
+
+
+def test_decode_rows_then_whole_chunks() -> None:
+    """Rows of the activation, ids and samples must be in one order; a chunk is never cut."""
+    spec = dataclasses.replace(
+        make_spec("d", 16, max_new_tokens=9), min_new_tokens=3, end_ids=frozenset({8, 7})
+    )
+    decoding = Request(
+        spec=spec, state=RequestState.DECODE, row=0, page_ids=(0, 1), num_pages_named=1
+    )
+    decoding.output_ids = [90, 91]
+    groups = DecodeGroups(2)
+    groups.add(decoding)
+    admitted = [decoding, *(_prefilling(n, r, p) for n, r, p in (("a", 1, 40), ("b", 2, 30)))]
+    admitted.append(_prefilling("c", 3, 24))
+    parts = next_parts(groups, admitted, chunk_budget_tokens=64)
+    sent = describe(parts, epoch=3, seq_no=7, page_tokens=16)
+    assert sent.entries == (
+        PlannedEntry(request_id="d", row=0, start=17, num_tokens=1, new_page_ids=(1,)),
+        PlannedEntry(request_id="a", row=1, start=0, num_tokens=40, new_page_ids=(10, 11, 12)),
+        PlannedEntry(request_id="c", row=3, start=0, num_tokens=24, new_page_ids=(30, 31)),
+    )
+    assert sent.token_ids.tolist() == [91, *range(40), *range(24)]
+    assert sent.samples == (
+        PlannedSample(entry=0, position=2, sampling=GREEDY, forbidden_ids=(7, 8)),
+        PlannedSample(entry=1, position=0, sampling=GREEDY, forbidden_ids=()),
+        PlannedSample(entry=2, position=0, sampling=GREEDY, forbidden_ids=()),
+    )
+    assert (sent.epoch, sent.seq_no, sent.num_tokens) == (3, 7, 65)
+
+
+def test_one_chunk_of_a_request_at_a_time() -> None:
+    """Rows in a microbatch are distinct: a stage writes one range of a row per forward."""
+    request = _prefilling("a", 0, 40, chunk_tokens=10)
+    parts = next_parts(DecodeGroups(1), [request], chunk_budget_tokens=64)
+    assert [(part.start, part.end) for part in parts] == [(0, 10)]
+
+
+def test_first_chunk_goes_whatever_its_size() -> None:
+    """A strategy may cut longer than the budget; the request must not stand still for ever."""
+    request = _prefilling("a", 0, 100, chunk_tokens=100)
+    parts = next_parts(DecodeGroups(1), [request], chunk_budget_tokens=64)
+    assert [(part.start, part.end) for part in parts] == [(0, 100)]
+    assert next_parts(DecodeGroups(1), [request], chunk_budget_tokens=64) == ()

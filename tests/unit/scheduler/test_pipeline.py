@@ -1,0 +1,55 @@
+"""Pipeline: window, credit of stage 0, acknowledgements."""
+
+from __future__ import annotations
+
+import pytest
+
+from chunkmesh.errors import InvariantViolated
+from scheduler.pipeline import Pipeline
+from scheduler.request import Part, Request
+from tests.specs import make_spec
+
+
+def _parts() -> tuple[Part, ...]:
+    """Return a microbatch of one middle chunk."""
+    return (Part(request=Request(spec=make_spec("a", 8)), start=0, end=4),)
+
+
+def test_stage_0_has_two() -> None:
+    """One computes and one waits: a third would only lengthen the queue of whoever comes next."""
+    pipeline = Pipeline(num_stages=4, window=5)
+    assert [pipeline.send(_parts()), pipeline.send(_parts())] == [0, 1]
+    assert not pipeline.has_room()
+    pipeline.ack(0, 0, num_sampled=0)
+    assert pipeline.has_room()
+
+
+def test_window_counts_to_the_last_stage() -> None:
+    """What is in the middle of the pipeline counts until the last stage is done with it."""
+    pipeline = Pipeline(num_stages=3, window=2)
+    for seq_no in range(2):
+        pipeline.send(_parts())
+        pipeline.ack(0, seq_no, num_sampled=0)
+        pipeline.ack(1, seq_no, num_sampled=0)
+    assert not pipeline.has_room()
+    pipeline.ack(2, 0, num_sampled=0)
+    assert pipeline.has_room()
+    with pytest.raises(InvariantViolated, match="no room"):
+        _ = [pipeline.send(_parts()) for _ in range(2)]
+
+
+def test_complete_when_all_stages_acked_in_any_order() -> None:
+    """Pages must outlive the slowest acknowledgement, and are freed in order."""
+    pipeline = Pipeline(num_stages=2, window=3)
+    first, second = _parts(), _parts()
+    pipeline.send(first)
+    pipeline.send(second)
+    assert pipeline.ack(1, 0, num_sampled=0) is first
+    assert pipeline.ack(1, 1, num_sampled=0) is second
+    assert pipeline.take_complete() == []
+    pipeline.ack(0, 0, num_sampled=0)
+    assert pipeline.take_complete() == [first]
+    assert pipeline.num_in_flight == 1
+    pipeline.ack(0, 1, num_sampled=0)
+    assert pipeline.take_complete() == [second]
+    assert pipeline.ack(0, 1, num_sampled=0) is None

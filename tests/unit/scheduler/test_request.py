@@ -1,0 +1,65 @@
+"""Request: its transitions and the tokens and digests of its pages."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+from chunkmesh.errors import InvariantViolated
+from chunkmesh.pages import extend_chain
+from scheduler.request import Request, RequestState
+from tests.specs import NAMESPACE, make_spec
+
+_ALLOWED = {
+    ("waiting", "queued"),
+    ("queued", "loading"),
+    ("queued", "prefill"),
+    ("loading", "prefill"),
+    ("prefill", "decode"),
+    *((state.value, "finished") for state in RequestState if state is not RequestState.FINISHED),
+}
+
+
+@pytest.mark.parametrize(("old", "new"), [*itertools.product(RequestState, RequestState)])
+def test_transitions(old: RequestState, new: RequestState) -> None:
+    """A request that goes back or ends twice would be answered twice."""
+    request = Request(spec=make_spec("a", 8), state=old)
+    if (old.value, new.value) in _ALLOWED:
+        request.move(new)
+        assert request.state is new
+    else:
+        with pytest.raises(InvariantViolated, match=f"a: {old.value} -> {new.value}"):
+            request.move(new)
+
+
+def test_tokens_across_the_end_of_the_prompt() -> None:
+    """A page filled by decode begins in the prompt."""
+    request = Request(spec=make_spec("a", 5), output_ids=[70, 71, 72])
+    assert request.token_ids(3, 7).tolist() == [3, 4, 70, 71]
+    assert request.token_ids(6, 8).tolist() == [71, 72]
+    assert request.token_ids(0, 5).base is not None
+
+
+def test_digests_go_on_behind_the_prompt() -> None:
+    """The next turn of a chat sends prompt and answer as its prompt: both must give one chain."""
+    request = Request(spec=make_spec("a", 20), output_ids=list(range(20, 50)))
+    chain = extend_chain(NAMESPACE, np.arange(48, dtype=np.uint32), 16)
+    assert chain == tuple(request.page_digest(index, 16) for index in range(3))
+    assert request.page_digest(-1, 16) == NAMESPACE
+
+
+def test_pages_are_named_once() -> None:
+    """The stages' tables grow by exactly what they lack."""
+    request = Request(spec=make_spec("a", 100), page_ids=(4, 5, 6, 9))
+    assert request.name_pages(2) == (4, 5)
+    assert request.name_pages(2) == ()
+    assert request.name_pages(3) == (6,)
+    assert request.num_pages_named == 3
+
+
+def test_chunk_needs_a_plan() -> None:
+    """A chunk of nothing would be a forward over no tokens."""
+    with pytest.raises(InvariantViolated, match="no chunk is left"):
+        Request(spec=make_spec("a", 8)).take_chunk()

@@ -1,0 +1,158 @@
+"""The engine in front of simulated stages that answer in every order that real ones could."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
+
+from scheduler.actions import Finished
+from scheduler.engine_config import EngineConfig
+from tests.simulated_mesh import SimulatedMesh, run
+from tests.simulated_stage import PAGE_TOKENS
+from tests.specs import make_spec
+
+END_IDS = frozenset({5, 6})
+
+
+class EngineMachine(RuleBasedStateMachine):
+    """Arrivals, cancels, faults of the cache and of the route, and any order of everything else."""
+
+    @initialize(
+        num_stages=st.integers(1, 4),
+        depth=st.integers(-3, 2),
+        max_running=st.integers(1, 6),
+        max_stores=st.integers(0, 3),
+        groups=st.sampled_from((None, 1, 2)),
+    )
+    def start(
+        self, num_stages: int, depth: int, max_running: int, max_stores: int, groups: int | None
+    ) -> None:
+        """Form a mesh."""
+        config = EngineConfig(
+            page_tokens=PAGE_TOKENS,
+            chunked_prefill_tokens=16,
+            max_running_requests=max_running,
+            max_queued_requests=8,
+            load_timeout_s=1.0,
+            max_outstanding_stores=max_stores,
+            pp_async_batch_depth=depth,
+            decode_groups=groups,
+        )
+        self.mesh = SimulatedMesh(config, num_stages=num_stages)
+
+    @rule(
+        prompt_tokens=st.integers(1, 70),
+        family=st.integers(1, 2),
+        max_new_tokens=st.integers(1, 12),
+        min_new_tokens=st.integers(0, 3),
+        namespace=st.sampled_from((b"a" * 32, b"a" * 32, b"b" * 32)),
+    )
+    def arrive(
+        self,
+        prompt_tokens: int,
+        family: int,
+        max_new_tokens: int,
+        min_new_tokens: int,
+        namespace: bytes,
+    ) -> None:
+        """Let a request arrive; prompts of a family share their beginning."""
+        spec = make_spec(
+            f"r{len(self.mesh.specs)}",
+            np.arange(prompt_tokens, dtype=np.uint32) % 11 * family,
+            max_new_tokens=max_new_tokens,
+            min_new_tokens=min(min_new_tokens, max_new_tokens),
+            end_ids=END_IDS,
+            page_tokens=PAGE_TOKENS,
+            namespace=namespace,
+        )
+        self.mesh.arrive(spec)
+
+    @rule(which=st.integers(0, 40))
+    def cancel(self, which: int) -> None:
+        """Cancel a request, perhaps one that has ended or never was."""
+        self.mesh.cancel(f"r{which % (len(self.mesh.specs) + 1)}")
+
+    @rule(rng=st.randoms(use_true_random=False), num_moves=st.integers(1, 60))
+    def go_on(self, rng: random.Random, num_moves: int) -> None:
+        """Let the mesh make some moves."""
+        run(self.mesh, rng.randrange, num_moves=num_moves)
+
+    @rule(rng=st.randoms(use_true_random=False))
+    def settle(self, rng: random.Random) -> None:
+        """Let everything end, so that what comes next can hit what was stored."""
+        assert not run(self.mesh, rng.randrange, num_moves=100_000)
+        self.mesh.check_end()
+
+    @rule()
+    def evict(self) -> None:
+        """Let Redis lose a page."""
+        self.mesh.evict()
+
+    @rule(seconds=st.floats(0, 1.5))
+    def wait(self, seconds: float) -> None:
+        """Let loads run into their deadline."""
+        self.mesh.wait(seconds)
+
+    @rule(is_told=st.booleans())
+    def lose(self, *, is_told: bool) -> None:
+        """Lose the route, or form it anew without a word."""
+        if is_told:
+            self.mesh.lose()
+        self.mesh.form()
+
+    def teardown(self) -> None:
+        """Let everything end without help: nothing may be stuck, lost, doubled or leaked."""
+        if hasattr(self, "mesh"):
+            self.settle(random.Random(0))  # noqa: S311 - a fixed order, not a secret
+
+
+TestEngine = EngineMachine.TestCase
+TestEngine.settings = settings(
+    max_examples=100,
+    stateful_step_count=30,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+
+
+def _soak(seed: int) -> SimulatedMesh:
+    """Serve 60 requests that share prefixes, cancelling some, on up to 4 stages."""
+    rng = random.Random(seed)  # noqa: S311 - a fixed order, not a secret
+    config = EngineConfig(
+        page_tokens=PAGE_TOKENS,
+        chunked_prefill_tokens=16,
+        max_running_requests=5,
+        max_queued_requests=60,
+        load_timeout_s=0.2,
+        max_outstanding_stores=4,
+    )
+    mesh = SimulatedMesh(config, num_stages=rng.randint(1, 4))
+    for index in range(60):
+        prompt_ids = np.arange(rng.randint(1, 70), dtype=np.uint32) % 11 * rng.randint(1, 2)
+        spec = make_spec(
+            f"r{index}", prompt_ids, max_new_tokens=rng.randint(1, 12), page_tokens=PAGE_TOKENS
+        )
+        mesh.arrive(spec)
+        run(mesh, rng.randrange, num_moves=rng.randint(0, 80))
+        if rng.random() < 0.2:
+            mesh.cancel(f"r{rng.randint(0, index)}")
+        if rng.random() < 0.2:
+            mesh.evict()
+    assert not run(mesh, rng.randrange, num_moves=100_000)
+    mesh.check_end()
+    return mesh
+
+
+def test_soak_reaches_what_it_is_for() -> None:
+    """A simulation that never hits the cache or never cancels a running request proves nothing."""
+    ends = [end for seed in range(20) for end in _soak(seed).ended.values()]
+    finished = [end for end in ends if isinstance(end, Finished)]
+    assert len(finished) == 20 * 60
+    assert sum(end.cached_tokens > 0 for end in finished) > 200
+    assert sum(end.reason == "abort" and bool(end.chunk_tokens) for end in finished) > 10
+    assert sum(len(end.chunk_tokens) > 1 for end in finished) > 100

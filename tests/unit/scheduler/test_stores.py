@@ -1,0 +1,68 @@
+"""Stores: which pages, under which keys, for whom."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from chunkmesh.pages import extend_chain
+from scheduler.pages import PageAllocator
+from scheduler.request import Part, Request
+from scheduler.stores import Stores
+from tests.specs import NAMESPACE, make_spec
+
+_OTHER = b"o" * 32
+
+
+def _stores(pages: PageAllocator, max_outstanding: int = 4) -> Stores:
+    """Return stores of two stages."""
+    return Stores(pages=pages, num_stages=2, page_tokens=16, max_outstanding=max_outstanding)
+
+
+def _request(request_id: str, pages: PageAllocator, namespace: bytes = NAMESPACE) -> Request:
+    """Return a request of 40 tokens with pages."""
+    spec = make_spec(request_id, 40, namespace=namespace)
+    return Request(spec=spec, page_ids=pages.allocate(3))
+
+
+def test_keys_are_the_chain_of_the_prompt() -> None:
+    """A wrong parent would hang the page into another prompt's prefix."""
+    pages = PageAllocator(8)
+    request = _request("a", pages)
+    store = _stores(pages).start((Part(request=request, start=0, end=40),))
+    assert store is not None
+    first, second = extend_chain(NAMESPACE, np.arange(32, dtype=np.uint32), 16)
+    keys = [(page.digest, page.parent, page.page_index, page.page_id) for page in store.pages]
+    assert keys == [(first, NAMESPACE, 0, 0), (second, first, 1, 1)]
+
+
+def test_commits_are_told_by_namespace() -> None:
+    """Pages of two tenants in one microbatch must not meet in one tree."""
+    pages = PageAllocator(8)
+    stores = _stores(pages)
+    one, two = _request("a", pages), _request("b", pages, _OTHER)
+    stores.start((Part(request=one, start=0, end=40), Part(request=two, start=0, end=17)))
+    commits = stores.stored(0, 0, (2, 0, 1))
+    told = [(c.stage, c.namespace, [page.page_id for page in c.pages]) for c in commits]
+    assert told == [(0, NAMESPACE, [0, 1]), (0, _OTHER, [3])]
+
+
+def test_pages_are_pinned_until_all_stages_answered() -> None:
+    """A stage that still reads a page must not see another request's."""
+    pages = PageAllocator(8)
+    stores = _stores(pages)
+    request = _request("a", pages)
+    stores.start((Part(request=request, start=0, end=40),))
+    pages.release(request.page_ids)
+    assert pages.num_free == 6
+    stores.stored(0, 0, (0, 1))
+    assert pages.num_free == 6
+    stores.stored(1, 0, ())
+    assert (pages.num_free, len(stores)) == (8, 0)
+
+
+def test_nothing_is_stored_when_none_may_be_outstanding() -> None:
+    """The cache can be off."""
+    pages = PageAllocator(8)
+    request = _request("a", pages)
+    stores = _stores(pages, max_outstanding=0)
+    assert stores.start((Part(request=request, start=0, end=40),)) is None

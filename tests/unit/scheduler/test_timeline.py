@@ -1,0 +1,74 @@
+"""Timeline: whose clock, which parts, how much."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from scheduler.actions import PlannedEntry, SendMicrobatch
+from scheduler.timeline import AckTimes, MicrobatchTiming, StageTiming, Timeline
+
+
+def _microbatch(seq_no: int, *entries: tuple[str, int, int]) -> SendMicrobatch:
+    """Return a microbatch of (request_id, start, num_tokens)."""
+    return SendMicrobatch(
+        epoch=1,
+        seq_no=seq_no,
+        entries=tuple(
+            PlannedEntry(request_id=name, row=row, start=start, num_tokens=num, new_page_ids=())
+            for row, (name, start, num) in enumerate(entries)
+        ),
+        token_ids=np.zeros(sum(num for _, _, num in entries), dtype=np.uint32),
+        samples=(),
+    )
+
+
+def _times(started_us: int, acked_us: int) -> AckTimes:
+    """Return what a stage tells."""
+    compute_us = acked_us - started_us
+    return AckTimes(
+        started_us=started_us, acked_us=acked_us, wait_us=5, compute_us=compute_us, send_us=7
+    )
+
+
+def test_worker_clocks_are_translated_by_the_fastest_acknowledgement() -> None:
+    """A stamp that was long on its way must not shift a stage against the others."""
+    timeline = Timeline(num_stages=2, max_microbatches=10)
+    timeline.follow("a", arrived_s=10.0)
+    timeline.sent(_microbatch(0, ("a", 0, 64)))
+    timeline.sent(_microbatch(1, ("x", 0, 3), ("a", 64, 6)))
+    timeline.acked(0, 0, _times(1_000, 2_000), heard_s=10.5)
+    timeline.acked(1, 0, _times(900_000_000, 900_001_000), heard_s=10.004)
+    timeline.acked(0, 1, _times(2_000, 3_000), heard_s=10.003)
+    assert timeline.take("a") == (
+        MicrobatchTiming(
+            seq_no=0,
+            start=0,
+            num_tokens=64,
+            microbatch_tokens=64,
+            stages=(
+                StageTiming(stage=0, start_us=1_000, wait_us=5, compute_us=1_000, send_us=7),
+                StageTiming(stage=1, start_us=3_000, wait_us=5, compute_us=1_000, send_us=7),
+            ),
+        ),
+        MicrobatchTiming(
+            seq_no=1,
+            start=64,
+            num_tokens=6,
+            microbatch_tokens=9,
+            stages=(StageTiming(stage=0, start_us=2_000, wait_us=5, compute_us=1_000, send_us=7),),
+        ),
+    )
+    assert timeline.take("a") == ()
+
+
+def test_memory_is_bounded() -> None:
+    """A long answer must not fill memory, nor requests that nobody asked about."""
+    timeline = Timeline(num_stages=1, max_microbatches=3)
+    timeline.follow("a", arrived_s=0.0)
+    for seq_no in range(100):
+        timeline.sent(_microbatch(seq_no, ("a", seq_no, 1), ("b", seq_no, 1)))
+        timeline.acked(0, seq_no, _times(seq_no, seq_no + 1), heard_s=float(seq_no))
+        timeline.acked(0, seq_no, _times(seq_no, seq_no + 1), heard_s=float(seq_no))
+    assert len(timeline._in_flight) == 0
+    assert list(timeline._tracks) == ["a"]
+    assert [step.seq_no for step in timeline.take("a")] == [0, 1, 2]
