@@ -6,8 +6,9 @@ import asyncio
 from collections.abc import AsyncIterator
 
 import grpc
+import structlog
 
-from chunkmesh.errors import InvalidRequest, StageUnavailable
+from chunkmesh.errors import InvalidRequest, InvariantViolated, StageUnavailable
 from chunkmesh.v1 import stage_pb2 as pb
 from chunkmesh.v1 import stage_pb2_grpc
 from scheduler import codec
@@ -15,6 +16,7 @@ from scheduler.control_loop import ControlLoop
 from scheduler.registry import Refused
 from scheduler.worker_stream import WorkerStream
 
+_log = structlog.get_logger(__name__)
 _HELLO_S = 10.0
 _Context = grpc.aio.ServicerContext[pb.AttachRequest, pb.AttachResponse]
 
@@ -50,8 +52,12 @@ class AttachService(stage_pb2_grpc.StageControlServicer):
 
     async def _read(self, stream: WorkerStream, messages: AsyncIterator[pb.AttachRequest]) -> None:
         """Hear a worker until its stream ends."""
+        reason = "its stream ended"
         try:
             async for message in messages:
                 self._loop.hear(stream, message)
+        except InvariantViolated as error:
+            reason = f"it broke the protocol: {error}"
+            _log.error("worker broke the protocol", worker=stream.worker_id, error=str(error))
         finally:
-            self._loop.workers.lose_stream(stream, "its stream ended")
+            self._loop.workers.lose_stream(stream, reason)

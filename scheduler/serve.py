@@ -81,8 +81,9 @@ async def running(settings: SchedulerSettings) -> AsyncIterator[RunningScheduler
             internal.listening(settings.listen("internal_port"), grace_s=0)
         )
         internal.set_serving(serving=True)
-        clock = asyncio.create_task(loop.run())
-        stack.push_async_callback(_cancel, clock)
+        tasks = await stack.enter_async_context(asyncio.TaskGroup())
+        clock = tasks.create_task(loop.run())
+        stack.callback(clock.cancel)
         address = await stack.enter_async_context(users.listening(settings.listen("port")))
         bound: dict[str, JsonValue] = {"grpc": str(address), "internal": str(internal_address)}
         app = side_door.app(
@@ -152,9 +153,3 @@ async def _drain(service: GenerationService, loop: ControlLoop, timeout_s: float
             await loop.until_idle()
     if loop.num_requests:
         _log.warning("requests cut off by shutdown", num_requests=loop.num_requests)
-
-
-async def _cancel(task: asyncio.Task[None]) -> None:
-    """End a task."""
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)

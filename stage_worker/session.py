@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
+from typing import Any
 
 import structlog
 
@@ -52,8 +53,9 @@ class Session:
         compute: Compute,
         page_io: PageIO,
         on_ready: Callable[[bool], None],
+        on_crash: Callable[[BaseException], None],
     ) -> None:
-        """Prepare; run() opens the stream."""
+        """Prepare; run() opens the stream. on_crash hears of bugs in tasks."""
         self.draining = False
         """Whether the scheduler has sent this worker home."""
         self.was_stage = False
@@ -63,6 +65,7 @@ class Session:
         self._compute = compute
         self._page_io = page_io
         self._on_ready = on_ready
+        self._on_crash = on_crash
         self._epoch: int | None = None
         """Epoch in which this worker is a connected stage; None while it is none."""
         self._links: Links | None = None
@@ -95,7 +98,7 @@ class Session:
             grpc.aio.AioRpcError: the scheduler is gone or refuses this worker.
         """
         self.say(self._hello())
-        heart = asyncio.create_task(self._beat())
+        heart = self._spawn(self._beat())
         try:
             async for response in stub.Attach(self._messages()):
                 await self._obey(response)
@@ -104,6 +107,18 @@ class Session:
         finally:
             heart.cancel()
             await self._leave_epoch()
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Run a task whose failure ends the worker."""
+        task = asyncio.create_task(work)
+        task.add_done_callback(self._look_at)
+        return task
+
+    def _look_at(self, task: asyncio.Task[None]) -> None:
+        """Report a task that ended by an error."""
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            self._on_crash(error)
 
     def _hello(self) -> pb.AttachRequest:
         """Say who this is."""
@@ -174,7 +189,7 @@ class Session:
             on_fault=lambda reason: self.fault(join.epoch, reason),
         )
         self._connect.clear()
-        self._forming = asyncio.create_task(self._form(self._links, join))
+        self._forming = self._spawn(self._form(self._links, join))
 
     async def _form(self, links: Links, join: pb.Join) -> None:
         """Make the pool, arm the inbound link, then on Connect dial the next stage."""

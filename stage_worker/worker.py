@@ -114,6 +114,7 @@ class Worker:
             compute=self._compute,
             page_io=self._page_io,
             on_ready=self._on_ready,
+            on_crash=self._crash,
         )
         async with channel(address) as to_scheduler:
             try:
@@ -135,7 +136,12 @@ class Worker:
 
     def _compute_crashed(self, error: BaseException) -> None:
         """End the worker; on the compute thread."""
-        self._loop.call_soon_threadsafe(self._crashed.set_exception, error)
+        self._loop.call_soon_threadsafe(self._crash, error)
+
+    def _crash(self, error: BaseException) -> None:
+        """End the worker because of a bug."""
+        if not self._crashed.done():
+            self._crashed.set_exception(error)
 
     def _page_io_ended(self, result: LoadResult | StoreResult) -> None:
         """Report the end of a load or a store; on an I/O thread."""
