@@ -22,17 +22,46 @@ from stage_worker.workspace import Buffers
 Partial = tuple[torch.Tensor, torch.Tensor]
 """Attention over a part of the keys: output [1, H, T, d] and log-sum-exp [1, H, T]."""
 
+_TILE_ROWS = 128
+
 _flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default  # noqa: SLF001 the public call hides the log-sum-exp
 
 
-def merge(partials: Iterable[Partial]) -> torch.Tensor:
+def merge(partials: Iterable[Partial]) -> Partial:
     """Return the attention over all keys of partials together."""
     (out, lse), *rest = partials
     for other_out, other_lse in rest:
         weight = torch.sigmoid(other_lse - lse)
         out = torch.lerp(out, other_out, weight.unsqueeze(-1))
         lse = torch.logaddexp(lse, other_lse)
-    return out
+    return out, lse
+
+
+def attend_all(q_1HTd: torch.Tensor, keys_values: KeysValues) -> Partial:
+    """Attend from dense queries to keys that all of them see."""
+    k, v = keys_values
+    out, lse = _flash(q_1HTd.view(1, k.shape[1], -1, k.shape[3]), k, v)
+    return out.reshape(q_1HTd.shape), lse.reshape(q_1HTd.shape[:3])
+
+
+def attend_causal(q_1HTd: torch.Tensor, keys_values: KeysValues) -> Partial:
+    """Attend from queries to the keys of the same tokens, each to itself and those before.
+
+    The kernel masks what it has computed; cut into tiles, most of that is not computed.
+    """
+    k, v = keys_values
+    partials = []
+    for begin in range(0, q_1HTd.shape[2], _TILE_ROWS):
+        rows = slice(begin, begin + _TILE_ROWS)
+        tile = q_1HTd[:, :, rows].contiguous()
+        parts: list[Partial] = [_flash(tile, k[:, :, rows], v[:, :, rows], is_causal=True)]
+        if begin:
+            parts.append(attend_all(tile, (k[:, :, :begin], v[:, :, :begin])))
+        partials.append(merge(parts))
+    if len(partials) == 1:
+        return partials[0]
+    outs, lses = zip(*partials, strict=True)
+    return torch.cat(outs, dim=2), torch.cat(lses, dim=2)
 
 
 class TokenQueries:
@@ -49,7 +78,7 @@ class TokenQueries:
         """Attend in one layer (index in the stage), from the buffers' q to their attended."""
         q = self._q_1KGd
         segments = self._context.segments(layer)
-        self._out_1KGd.copy_(merge([_flash(q, k, v) for k, v in segments]))
+        self._out_1KGd.copy_(merge([_flash(q, k, v) for k, v in segments])[0])
 
 
 class ChunkQueries:
@@ -65,11 +94,8 @@ class ChunkQueries:
     def attend(self, layer: int) -> None:
         """Attend in one layer (index in the stage), from the buffers' q to their attended."""
         q_1HTd = self._q_1HTd.contiguous()
-        k, v = self._own
-        partials: list[Partial] = [_flash(q_1HTd, k, v, is_causal=True)]
+        partials = [attend_causal(q_1HTd, self._own)]
         if self._context is not None:
-            stacked = q_1HTd.view(1, k.shape[1], -1, k.shape[3])
-            for keys, values in self._context.segments(layer):
-                out, lse = _flash(stacked, keys, values)
-                partials.append((out.reshape(q_1HTd.shape), lse.reshape(q_1HTd.shape[:3])))
-        self._out_1HTd.copy_(merge(partials))
+            segments = self._context.segments(layer)
+            partials += [attend_all(q_1HTd, keys_values) for keys_values in segments]
+        self._out_1HTd.copy_(merge(partials)[0])

@@ -30,7 +30,7 @@ class DecoderLayer:
         buffers = step.buffers
         self._attention_norm(hidden_TD, buffers.normed_TD)
         torch.mm(buffers.normed_TD, self._qkv_DN, out=buffers.qkv_TN)
-        rotate(buffers.qk_TJd, step.rotation, buffers.roped_TJd)
+        rotate(buffers.qk, step.rotation, buffers.roped)
         step.write_kv(layer)
 
     def add_to(self, layer: int, hidden_TD: torch.Tensor, step: Step | LastRowsStep) -> None:

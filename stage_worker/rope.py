@@ -20,6 +20,21 @@ class Rotation:
     """Half as wide: both halves turn by the same angles."""
 
 
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Heads:
+    """Heads to be turned, with views of the two halves of each."""
+
+    whole_THD: torch.Tensor
+    low_THh: torch.Tensor
+    high_THh: torch.Tensor
+
+
+def heads(whole_THD: torch.Tensor) -> Heads:
+    """Cut all heads in halves, once for all layers that use the same memory."""
+    low_THh, high_THh = whole_THD.chunk(2, dim=-1)
+    return Heads(whole_THD=whole_THD, low_THh=low_THh, high_THh=high_THh)
+
+
 class Rope:
     """Knows a model's frequencies; frequencies never depend on the length of the context."""
 
@@ -37,10 +52,8 @@ class Rope:
         )
 
 
-def rotate(x_THD: torch.Tensor, rotation: Rotation, out_THD: torch.Tensor) -> None:
-    """Turn all heads of x_THD by their rows' angles, into out_THD."""
-    low_THh, high_THh = x_THD.chunk(2, dim=-1)
-    out_low_THh, out_high_THh = out_THD.chunk(2, dim=-1)
-    torch.mul(x_THD, rotation.cos_T1D, out=out_THD)
-    out_low_THh.addcmul_(high_THh, rotation.sin_T1h, value=-1)
-    out_high_THh.addcmul_(low_THh, rotation.sin_T1h)
+def rotate(x: Heads, rotation: Rotation, out: Heads) -> None:
+    """Turn all heads of x by their rows' angles, into out, which is other memory."""
+    torch.mul(x.whole_THD, rotation.cos_T1D, out=out.whole_THD)
+    out.low_THh.addcmul_(x.high_THh, rotation.sin_T1h, value=-1)
+    out.high_THh.addcmul_(x.low_THh, rotation.sin_T1h)

@@ -13,6 +13,7 @@ import dataclasses
 import torch
 
 from stage_worker.model_config import ModelConfig
+from stage_worker.rope import Heads, heads
 
 _MAX_VIEWS = 64
 
@@ -24,13 +25,14 @@ class Buffers:
     hidden_TD: torch.Tensor
     normed_TD: torch.Tensor
     qkv_TN: torch.Tensor
-    """Output of the merged projection; qk_TJd and v_1KTd are views of it."""
-    qk_TJd: torch.Tensor
+    """Output of the merged projection; qk and v_1KTd are views of it."""
+    qk: Heads
     v_1KTd: torch.Tensor
-    roped_TJd: torch.Tensor
+    roped: Heads
+    """[T, J, d]"""
     q_THd: torch.Tensor
     k_1KTd: torch.Tensor
-    """q_THd and k_1KTd are views of roped_TJd."""
+    """q_THd and k_1KTd are views of roped."""
     attended_THd: torch.Tensor
     attended_TN: torch.Tensor
     """The same memory as attended_THd."""
@@ -92,9 +94,9 @@ class Workspace:
             hidden_TD=memory["hidden"],
             normed_TD=memory["normed"],
             qkv_TN=memory["qkv"],
-            qk_TJd=qkv_TGd[:, :num_joint],
+            qk=heads(qkv_TGd[:, :num_joint]),
             v_1KTd=qkv_TGd[:, num_joint:].transpose(0, 1)[None],
-            roped_TJd=roped_TJd,
+            roped=heads(roped_TJd),
             q_THd=roped_TJd[:, : config.num_heads],
             k_1KTd=roped_TJd[:, config.num_heads :].transpose(0, 1)[None],
             attended_THd=memory["attended"].view(num_rows, config.num_heads, config.head_dim),

@@ -53,11 +53,12 @@ def test_prompt_lengths_around_page_borders(
     assert reference.generate(prompt, 8) == pipeline.generate(prompt, 8)
 
 
-def test_long_prompt(tiny_llama: pathlib.Path, reference: Reference) -> None:
+@pytest.mark.parametrize("chunk_tokens", [100, 300, 4096])
+def test_long_prompt(tiny_llama: pathlib.Path, reference: Reference, chunk_tokens: int) -> None:
     """Rounding must not add up over thousands of cached positions."""
     prompt = make_prompt(2100, seed=3)
     pipeline = load_pipeline(tiny_llama, (0, 2, 4), num_pages=40, page_tokens=64)
-    answer = pipeline.generate(prompt, 12, chunk_tokens=100)
+    answer = pipeline.generate(prompt, 12, chunk_tokens=chunk_tokens)
     assert reference.generate(prompt, 12) == answer
 
 
