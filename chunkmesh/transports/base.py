@@ -58,6 +58,8 @@ class Sender(Protocol):
     async def send(self, activation: Activation, payload: torch.Tensor) -> None:
         """Send one activation: payload is flat uint8, exactly its bytes, unchanged until return.
 
+        seq_no goes from 0 without gaps. Cancelling breaks the link.
+
         Raises:
             LinkError: the peer is gone or broke the protocol; the link is then closed.
         """
@@ -75,6 +77,8 @@ class Receiver(Protocol):
         """Wait for the next activation; its payload is then at the front of into.
 
         into is flat uint8 of at least the link's max_bytes and belongs to the link until return.
+        Cancelling loses nothing: the activation comes with the next receive. A payload that is
+        already being written may go on into a cancelled receive's buffer until then.
 
         Raises:
             LinkError: the peer is gone, or sent anything but a valid activation of this epoch.
@@ -105,7 +109,10 @@ class Transport(Protocol):
     async def accept(self, spec: LinkSpec) -> Receiver:
         """Wait until the stage before has dialled with this spec; others are turned away.
 
-        Cancelling it disarms the token.
+        Its token is armed from the first time that it suspends until it ends. Cancelling disarms.
+
+        Raises:
+            LinkError: the right stage came, but its link broke at once.
         """
         ...
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib
 import os
 
+import torch
+
 from chunkmesh.errors import ConfigError
 from chunkmesh.transports.base import Transport
 from chunkmesh.transports.grpc_stream import GrpcTransport
@@ -31,11 +33,19 @@ def create(
         return MemoryTransport(network, address, with_checksum=with_checksum)
     if name != "ucx":
         raise ConfigError(f"no transport {name!r}; known: {', '.join(NAMES)}")
-    # UCX reads this when it is loaded; without a GPU it would warn of a variable that ucxx sets.
-    os.environ.setdefault("UCX_WARN_UNUSED_ENV_VARS", "n")
+    _set_ucx_defaults()
     try:
         ucx = importlib.import_module("chunkmesh.transports.ucx")
     except ImportError as error:
         raise ConfigError(f"transport ucx needs the package ucxx: {error}; use grpc") from error
     transport: Transport = ucx.UcxTransport(address, with_checksum=with_checksum)
     return transport
+
+
+def _set_ucx_defaults() -> None:
+    """Set what UCX and ucxx read from the environment when they are loaded; the user's wins."""
+    # Without a GPU it would warn of a variable that ucxx itself sets.
+    os.environ.setdefault("UCX_WARN_UNUSED_ENV_VARS", "n")
+    if not torch.cuda.is_available():
+        # Receives are posted ahead, so a rendezvous (ucxx: from 8 KiB) would only add a round trip.
+        os.environ.setdefault("UCX_RNDV_THRESH", "1M")

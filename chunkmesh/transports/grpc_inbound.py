@@ -98,7 +98,7 @@ class DataPlane(data_plane_pb2_grpc.DataPlaneServicer):
         self._timeout_s = timeout_s
         self._streams: set[InboundStream] = set()
 
-    async def Link(  # type: ignore[override]
+    async def Link(  # type: ignore[override] # gRPC takes coroutines too
         self, _: AsyncIterator[data_plane_pb2.LinkRequest], context: _Context
     ) -> None:
         """Carry one link from handshake to end."""

@@ -24,6 +24,8 @@ from chunkmesh.v1 import data_plane_pb2, data_plane_pb2_grpc
 
 PART_BYTES = 4 * 1024 * 1024
 HANDSHAKE_TIMEOUT_S = 10.0
+_GRACE_S = 0.5
+"""For streams that have ended already to say so."""
 
 _Option = tuple[str, int | str]
 _Call = grpc.aio.StreamStreamCall[data_plane_pb2.LinkRequest, data_plane_pb2.LinkResponse]
@@ -213,7 +215,7 @@ class GrpcTransport:
             await sender.close()
         self._senders.clear()
         if self._server is not None:
-            await self._server.stop(grace=None)
+            await self._server.stop(_GRACE_S)
 
 
 async def _greet(call: _Call, spec: LinkSpec) -> None:

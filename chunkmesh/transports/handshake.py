@@ -34,7 +34,6 @@ class Refusal(enum.Enum):
     EPOCH = 3
     BOUNDARY = 4
     SHAPE = 5
-    BUSY = 6
 
 
 _REASONS = {refusal.value: refusal.name.lower() for refusal in Refusal}

@@ -6,6 +6,7 @@ Transports look every handshake up here; nothing else decides about acceptance.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import hmac
 from typing import Generic, Protocol, TypeVar
 
@@ -25,15 +26,22 @@ class Closable(Protocol):
 ConnectionT = TypeVar("ConnectionT", bound=Closable)
 
 
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class _Armed(Generic[ConnectionT]):
+    spec: LinkSpec
+    address: bytes
+    arrival: asyncio.Future[ConnectionT]
+
+
 class Pairing(Generic[ConnectionT]):
     """The armed links of one worker. Belongs to one event loop."""
 
     def __init__(self) -> None:
-        self._armed: dict[bytes, tuple[LinkSpec, asyncio.Future[ConnectionT]]] = {}
+        self._armed: dict[bytes, _Armed[ConnectionT]] = {}
         """By token; an entry leaves when it is claimed, cancelled or the worker closes."""
 
-    async def expect(self, spec: LinkSpec) -> ConnectionT:
-        """Arm spec and wait for its connection; cancelling disarms.
+    async def expect(self, spec: LinkSpec, address: bytes = b"") -> ConnectionT:
+        """Arm spec and wait for its connection; address goes to its peer. Cancelling disarms.
 
         Raises:
             LinkError: the worker closed.
@@ -41,7 +49,7 @@ class Pairing(Generic[ConnectionT]):
         if spec.token in self._armed:
             raise InvariantViolated("a pairing token was armed twice")
         arrival: asyncio.Future[ConnectionT] = asyncio.get_running_loop().create_future()
-        self._armed[spec.token] = (spec, arrival)
+        self._armed[spec.token] = _Armed(spec=spec, address=address, arrival=arrival)
         try:
             return await arrival
         except asyncio.CancelledError:
@@ -53,19 +61,23 @@ class Pairing(Generic[ConnectionT]):
 
     def judge(self, offered: LinkSpec) -> Refusal | None:
         """Return why the offered link is refused, None if it may be claimed."""
-        for token, (spec, arrival) in self._armed.items():
-            if hmac.compare_digest(token, offered.token) and not arrival.done():
-                return compare(offered, spec)
+        for token, armed in self._armed.items():
+            if hmac.compare_digest(token, offered.token) and not armed.arrival.done():
+                return compare(offered, armed.spec)
         return Refusal.TOKEN
 
-    def claim(self, token: bytes, connection: ConnectionT) -> None:
-        """Hand the connection to who expects it; its token is used up. judge said yes before."""
-        _, arrival = self._armed.pop(token)
-        arrival.set_result(connection)
+    def claim(self, token: bytes, connection: ConnectionT) -> bytes:
+        """Hand the connection to who expects it and return the address that its peer gets.
+
+        The token is used up; judge allowed it just before.
+        """
+        armed = self._armed.pop(token)
+        armed.arrival.set_result(connection)
+        return armed.address
 
     def close(self) -> None:
         """End every wait with LinkError."""
-        for _, arrival in self._armed.values():
-            if not arrival.done():
-                arrival.set_exception(LinkError("the worker closed while it waited for a link"))
+        for armed in self._armed.values():
+            if not armed.arrival.done():
+                armed.arrival.set_exception(LinkError("the worker closed before a link came"))
         self._armed.clear()

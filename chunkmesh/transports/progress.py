@@ -33,9 +33,13 @@ class DrivenWorker(Protocol):
 class Progress:
     """Owns who waits for what on one UCX worker."""
 
-    def __init__(self, worker: DrivenWorker) -> None:
+    def __init__(
+        self, worker: DrivenWorker, worker_errors: tuple[type[Exception], ...] = ()
+    ) -> None:
+        """Drive a worker, whose methods raise worker_errors when the network fails."""
         self._worker: DrivenWorker | None = worker
         """None once closed."""
+        self._worker_errors = worker_errors
         self._loop = asyncio.get_running_loop()
         self._descriptor = worker.epoll_file_descriptor
         self._waiting: list[tuple[Callable[[], bool], asyncio.Future[None]]] = []
@@ -70,9 +74,14 @@ class Progress:
         for _ in range(_MAX_ROUNDS):
             if self._worker is None:
                 return
-            self._worker.progress()
-            self._wake()
-            if self._worker.arm():
+            try:
+                self._worker.progress()
+                self._wake()
+                if self._worker.arm():
+                    return
+            except self._worker_errors as error:
+                self.fail(f"the network failed: {error}")
+                self._loop.remove_reader(self._descriptor)
                 return
         self._loop.call_soon(self.advance)
 

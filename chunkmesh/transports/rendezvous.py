@@ -88,8 +88,6 @@ class Rendezvous:
         """The bound port after start."""
         self._timeout_s = timeout_s
         self._pairing: Pairing[Line] = Pairing()
-        self._addresses: dict[bytes, bytes] = {}
-        """Our UCX address for each armed token."""
         self._strangers: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
 
@@ -109,11 +107,7 @@ class Rendezvous:
 
     async def expect(self, spec: LinkSpec, address: bytes) -> Line:
         """Wait for who dials with spec; answer with our UCX address. Cancelling disarms."""
-        self._addresses[spec.token] = address
-        try:
-            return await self._pairing.expect(spec)
-        finally:
-            del self._addresses[spec.token]
+        return await self._pairing.expect(spec, address)
 
     def close(self) -> None:
         """Stop listening; waits end with LinkError. Paired lines stay open."""
@@ -155,8 +149,7 @@ class Rendezvous:
             await line.write_message(handshake.encode_refusal(refusal))
             return False
         line.peer_address = hello.address
-        address = self._addresses[hello.spec.token]
-        self._pairing.claim(hello.spec.token, line)
+        address = self._pairing.claim(hello.spec.token, line)
         await line.write_message(handshake.encode_acceptance(address))
         return True
 

@@ -40,7 +40,7 @@ class UcxChannel:
         link = int.from_bytes(spec.token[:2], "little") or 1
         self._tag_base = link << 48 | (spec.epoch & 0xFFFF) << 32
         """Tag = link (never 0) || epoch || message."""
-        self._progress = Progress(self._worker)
+        self._progress = Progress(self._worker, (libucxx.UCXError,))
         self._endpoint: libucxx.UCXEndpoint | None = None
         self._line: Line | None = None
         self._watch: asyncio.Task[None] | None = None

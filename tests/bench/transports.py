@@ -2,7 +2,8 @@
 
 round trip: a payload there and 8 bytes back, event loop to event loop.
 hand-over: from post in one compute thread until take returns in the other, links at rest before it.
-grpc and ucx run in two processes on loopback, memory in one. Run: python -m tests.bench.transports
+grpc and ucx run in two processes on loopback, memory in one.
+Run: python -m tests.bench.transports [NAME ...]
 """
 
 from __future__ import annotations
@@ -206,7 +207,7 @@ async def run_remote(bench: Bench, size: str) -> None:
 
 def main() -> None:
     """Print the table; transports are interleaved, so that a busy moment hits all of them."""
-    benches = [Bench(name) for name in ("memory", "grpc", "ucx")]
+    benches = [Bench(name) for name in sys.argv[1:] or ("memory", "grpc", "ucx")]
     for _ in range(ROUNDS):
         for size in SIZES:
             for bench in benches:
@@ -217,7 +218,6 @@ def main() -> None:
     for bench in benches:
         for size in SIZES:
             print(bench.table_row(size))
-    sys.stdout.flush()
 
 
 if __name__ == "__main__":

@@ -109,7 +109,8 @@ def test_a_malformed_answer_is_named(data: bytes, named: str) -> None:
 @pytest.mark.parametrize("field", ["epoch", "boundary_layer", "hidden_size", "max_tokens"])
 def test_zero_is_impossible(field: str) -> None:
     """A zero would make an empty link that accepts anything of size 0."""
-    data = handshake.encode_hello(Hello(spec=dataclasses.replace(SPEC, **{field: 0}), address=b""))
+    spec = dataclasses.replace(SPEC, **{field: 0})  # type: ignore[arg-type]
+    data = handshake.encode_hello(Hello(spec=spec, address=b""))
     with pytest.raises(LinkError, match="of 0"):
         handshake.decode_hello(data)
 

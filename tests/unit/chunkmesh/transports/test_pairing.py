@@ -59,6 +59,7 @@ async def test_a_token_is_armed_once() -> None:
     await asyncio.sleep(0)
     with pytest.raises(InvariantViolated):
         await pairing.expect(spec)
+    assert pairing.judge(spec) is None
     pairing.close()
     with pytest.raises(LinkError):
         await waiting

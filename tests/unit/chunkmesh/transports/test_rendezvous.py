@@ -74,7 +74,7 @@ async def test_a_stranger_learns_only_a_code(rendezvous: Rendezvous) -> None:
         ({"epoch": 4}, Refusal.EPOCH),
         ({"boundary_layer": 1}, Refusal.BOUNDARY),
     ):
-        offered = dataclasses.replace(spec, **change)  # type: ignore[arg-type]
+        offered = dataclasses.replace(spec, **change)
         hello = handshake.encode_hello(Hello(spec=offered, address=b""))
         assert await exchange(rendezvous, framed(hello)) == refusal(reason)
     assert not expecting.done()
