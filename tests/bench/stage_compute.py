@@ -27,7 +27,7 @@ from torch.profiler import profile
 from stage_worker.model_stage import ModelStage, load_stage
 from stage_worker.orders import Entry, Microbatch
 from tests.pipeline_of_stages import PipelineOfStages, Work, decode_work, sampling_row
-from tests.prompts import make_prompt
+from tests.random_ids import make_prompt
 from tests.reference import Reference
 
 PROMPT_TOKENS = 2048
