@@ -2,7 +2,7 @@
 
 Services share one environment and one file, so a name is wrong only if no service knows it
 (chunkmesh.known_settings). chunkmesh.settings_sources reads the sources, pydantic checks the
-values. pydantic-settings is not used: it takes [::1]:50051 for a JSON list and keeps no origins.
+values. See docs/decisions/0001.
 """
 
 from __future__ import annotations
