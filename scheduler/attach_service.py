@@ -33,12 +33,9 @@ class AttachService(stage_pb2_grpc.StageControlServicer):
     ) -> AsyncIterator[pb.AttachResponse]:
         """Take a worker in, then write its orders until either side ends."""
         messages = aiter(request_iterator)
-        async with asyncio.timeout(_HELLO_S):
-            first = await anext(messages)
-        if first.WhichOneof("event") != "hello":
-            raise InvalidRequest("the first message must be hello")
+        hello = await _first(messages)
         try:
-            stream = self._loop.workers.attach(codec.hello_from(first.hello))
+            stream = self._loop.workers.attach(codec.hello_from(hello))
         except Refused as refused:
             raise InvalidRequest(f"this worker is refused: {refused}") from refused
         reader = asyncio.create_task(self._read(stream, messages))
@@ -61,3 +58,19 @@ class AttachService(stage_pb2_grpc.StageControlServicer):
             _log.error("worker broke the protocol", worker=stream.worker_id, error=str(error))
         finally:
             self._loop.workers.lose_stream(stream, reason)
+
+
+async def _first(messages: AsyncIterator[pb.AttachRequest]) -> pb.Hello:
+    """Return the hello that must come first.
+
+    Raises:
+        InvalidRequest: something else came, or nothing in time.
+    """
+    try:
+        async with asyncio.timeout(_HELLO_S):
+            first = await anext(messages, None)
+    except TimeoutError as error:
+        raise InvalidRequest(f"no hello within {_HELLO_S:.0f} s") from error
+    if first is None or first.WhichOneof("event") != "hello":
+        raise InvalidRequest("the first message must be hello")
+    return first.hello
