@@ -33,6 +33,14 @@ class TagChannel(Protocol):
         """What is really used, such as tcp."""
         ...
 
+    def connect(self) -> None:
+        """Make the way to the peer.
+
+        Raises:
+            LinkError: it cannot be reached.
+        """
+        ...
+
     async def send(self, *messages: tuple[int, torch.Tensor]) -> None:
         """Send each tensor with its tag; unchanged until return. Cancelling breaks the link."""
         ...
@@ -69,7 +77,8 @@ class TagSender:
         self._header = torch.zeros(HEADER_BYTES, dtype=torch.uint8)
 
     async def greet(self) -> None:
-        """Exchange pings with the receiving end."""
+        """Connect and exchange pings with the receiving end."""
+        self._channel.connect()
         ping, pong = torch.zeros(1, dtype=torch.uint8), torch.zeros(1, dtype=torch.uint8)
         for _ in range(_NUM_PINGS):
             begin = time.perf_counter()
@@ -112,10 +121,16 @@ class TagReceiver:
         """Where the payload goes while its receive is posted."""
 
     async def greet(self) -> None:
-        """Answer the pings of the sending end."""
+        """Answer the pings of the sending end.
+
+        Connects only after the first one: with UCX 1.21 over TCP, two ends that connect to each
+        other at the same moment may wait for ever.
+        """
         ping = torch.zeros(1, dtype=torch.uint8)
-        for _ in range(_NUM_PINGS):
+        for index in range(_NUM_PINGS):
             await self._channel.arrival(self._channel.post(_PING, ping))
+            if index == 0:
+                self._channel.connect()
             await self._channel.send((_PONG, ping))
 
     async def receive(self, into: torch.Tensor) -> Activation:

@@ -48,14 +48,19 @@ class UcxChannel:
         """Posted, with the buffers that must outlive them."""
         self.closed = False
 
-    def connect(self, line: Line) -> None:
-        """Make the endpoint to the peer; the link breaks when its line ends.
+    def attach(self, line: Line) -> None:
+        """Learn of the peer; the link breaks when its line ends."""
+        self._line = line
+        self._watch = asyncio.get_running_loop().create_task(self._watch_line(line))
+
+    def connect(self) -> None:
+        """Make the endpoint to the peer.
 
         Raises:
             LinkError: the peer's UCX address is none, or cannot be reached.
         """
-        self._line = line
-        if not line.peer_address:
+        line = self._line
+        if line is None or not line.peer_address:
             raise LinkError("the peer gave no UCX address")
         try:
             peer = libucxx.UCXAddress.create_from_buffer(line.peer_address)
@@ -65,7 +70,6 @@ class UcxChannel:
         except libucxx.UCXError as error:
             raise LinkError(f"no UCX endpoint to the peer: {error}") from error
         self._endpoint.set_close_callback(self._progress.fail, ("the peer is gone",))
-        self._watch = asyncio.get_running_loop().create_task(self._watch_line(line))
 
     @property
     def transports(self) -> str:
@@ -182,7 +186,7 @@ class UcxTransport:
             raise LinkError("the transport is not started")
         channel = self._open_channel(spec)
         try:
-            channel.connect(await self._rendezvous.expect(spec, channel.address))
+            channel.attach(await self._rendezvous.expect(spec, channel.address))
             receiver = TagReceiver(channel, spec)
             async with asyncio.timeout(self._timeout_s):
                 await receiver.greet()
@@ -201,7 +205,7 @@ class UcxTransport:
         sender = TagSender(channel, sequence)
         hello = Hello(spec=spec, address=channel.address)
         try:
-            channel.connect(await meet(address, hello, timeout_s=self._timeout_s))
+            channel.attach(await meet(address, hello, timeout_s=self._timeout_s))
             async with asyncio.timeout(self._timeout_s):
                 await sender.greet()
         except TimeoutError as error:
