@@ -9,9 +9,12 @@ import secrets
 
 import torch
 
+from chunkmesh.errors import LinkError
 from chunkmesh.transports.base import LinkSpec, Receiver, Sender, Transport
 from chunkmesh.transports.create import create
 from chunkmesh.transports.memory import MemoryNetwork
+
+DEADLINE_S = 5.0
 
 _NAMES = itertools.count()
 
@@ -73,3 +76,17 @@ def make_payload(spec: LinkSpec, num_tokens: int, fill: int) -> torch.Tensor:
     num_bytes = num_tokens * spec.hidden_size * spec.dtype.itemsize
     generator = torch.Generator().manual_seed(fill)
     return torch.randint(0, 255, (num_bytes,), dtype=torch.uint8, generator=generator)
+
+
+def new_buffer(spec: LinkSpec) -> torch.Tensor:
+    """Return a receive buffer full of a value that no payload ends with by chance."""
+    return torch.full((spec.max_bytes,), 255, dtype=torch.uint8)
+
+
+async def transmit(sender: Sender, pair: Pair, data: bytes, payload: torch.Tensor) -> None:
+    """Send any header and payload past the sender's own checks; its failure is not judged."""
+    arguments = (0, data, payload) if pair.upstream.name == "ucx" else (data, payload)
+    try:
+        await sender._transmit(*arguments)  # type: ignore[attr-defined]
+    except LinkError:
+        return
