@@ -1,6 +1,6 @@
 """`python -m tests.bench [NAME ...]`: measures on the demo model and prints Markdown tables.
 
-Best on an idle machine: a calibration loop that varies by more than 15 % is told of.
+Best on an idle machine: each table stands between two looks at what the machine itself gives.
 """
 
 from __future__ import annotations
@@ -11,8 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from chunkmesh.demo_model import ensure_demo_model
-from tests.bench import against_transformers, pipeline
-from tests.bench.measure import NOISY, calibration_spread, describe_machine
+from tests.bench import against_transformers, machine, pipeline
 
 _BENCHES: dict[str, Callable[..., str]] = {
     "prefill": pipeline.prefill,
@@ -33,12 +32,11 @@ def main() -> None:
     if unknown:
         parser.error(f"no bench named {', '.join(sorted(unknown))}")
     model_path = options.model_path or ensure_demo_model()
-    print(f"python -m tests.bench {' '.join(sys.argv[1:])}\n{describe_machine()}\n")
+    print(f"python -m tests.bench {' '.join(sys.argv[1:])}\n{machine.describe()}\n")
     for name in options.names or _BENCHES:
-        spread = calibration_spread()
-        verdict = "noisy, not judged" if spread > NOISY else "quiet"
-        print(f"calibration before {name}: varies by {spread:.0%}, {verdict}\n")
+        print(f"{machine.calibrate()}\n", flush=True)
         print(_BENCHES[name](model_path, rounds=options.rounds), flush=True)
+    print(machine.calibrate())
 
 
 if __name__ == "__main__":

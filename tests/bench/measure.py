@@ -1,19 +1,10 @@
-"""How benches measure: calibration, interleaved rounds, spread, and one table at the end."""
+"""How benches measure: interleaved rounds, their spread, and one table at the end."""
 
 from __future__ import annotations
 
 import dataclasses
-import os
-import platform
 import statistics
-import subprocess
-import time
 from collections.abc import Callable, Sequence
-
-import numpy as np
-
-NOISY = 0.15
-"""Spread of a calibration loop above which figures are not judged."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,30 +47,6 @@ def pair_ratios(over: Sample, under: Sample) -> Sample:
     """Return over / under, round by round."""
     ratios = tuple(a / b for a, b in zip(over.values, under.values, strict=True))
     return Sample(name=f"{over.name} / {under.name}", values=ratios, unit="x")
-
-
-def calibration_spread() -> float:
-    """Return how much one and the same loop varies on this machine now."""
-    rng = np.random.default_rng(0)
-    matrix = rng.standard_normal((512, 512), dtype=np.float32)
-    times = []
-    for _ in range(7):
-        begin = time.perf_counter()
-        for _ in range(40):
-            matrix @ matrix
-        times.append(time.perf_counter() - begin)
-    return max(times[1:]) / min(times[1:]) - 1
-
-
-def describe_machine() -> str:
-    """Return cores, processor, Python and commit, for a table's caption."""
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
-    ).stdout.strip()
-    with open("/proc/cpuinfo", encoding="utf-8") as file:  # noqa: PTH123 - no path of ours
-        models = [line.split(":")[1].strip() for line in file if line.startswith("model name")]
-    model = models[0] if models else platform.processor()
-    return f"{os.cpu_count()} cores, {model}, Python {platform.python_version()}, commit {commit}"
 
 
 def table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
