@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pathlib
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -21,15 +22,14 @@ class Reference:
 
     def generate(self, prompt: Sequence[int], max_new_tokens: int) -> list[int]:
         """Return exactly max_new_tokens ids; end tokens do not end it."""
-        with torch.inference_mode():
-            output = self.model.generate(
-                torch.tensor([list(prompt)]),
-                attention_mask=torch.ones(1, len(prompt), dtype=torch.int64),
-                max_new_tokens=max_new_tokens,
-                do_sample=False,
-            )
-        ids: list[int] = output[0, len(prompt) :].tolist()
+        ids: list[int] = self._generate(prompt, max_new_tokens)[0, len(prompt) :].tolist()
         return ids
+
+    def token_stamps(self, prompt: Sequence[int], max_new_tokens: int) -> list[float]:
+        """Return the times on time.perf_counter at which each token was chosen."""
+        stamps = _Stamps()
+        self._generate(prompt, max_new_tokens, streamer=stamps)
+        return stamps.times_s[1:]  # the first one is the prompt
 
     def logits(self, prompt: Sequence[int]) -> torch.Tensor:
         """Return the logits of the last token, [V]."""
@@ -37,3 +37,26 @@ class Reference:
             answer = self.model(torch.tensor([list(prompt)]), logits_to_keep=1)
         last: torch.Tensor = answer.logits[0, -1]
         return last
+
+    def _generate(self, prompt: Sequence[int], max_new_tokens: int, **settings: Any) -> Any:
+        with torch.inference_mode():
+            return self.model.generate(
+                torch.tensor([list(prompt)]),
+                attention_mask=torch.ones(1, len(prompt), dtype=torch.int64),
+                max_new_tokens=max_new_tokens,
+                do_sample=False,
+                **settings,
+            )
+
+
+class _Stamps(transformers.generation.BaseStreamer):  # type: ignore[misc]
+    """Notes when tokens come."""
+
+    def __init__(self) -> None:
+        self.times_s: list[float] = []
+
+    def put(self, _value: torch.Tensor) -> None:
+        self.times_s.append(time.perf_counter())
+
+    def end(self) -> None:
+        """Part of the interface; there is nothing to finish."""
