@@ -34,10 +34,15 @@ class ModelStage:
     """Implements stage.Stage with torch on the CPU."""
 
     def __init__(
-        self, config: ModelConfig, description: StageDescription, weights: StageWeights
+        self,
+        config: ModelConfig,
+        description: StageDescription,
+        weights: StageWeights,
+        num_threads: int,
     ) -> None:
         self.description = description
         self._config = config
+        self._num_threads = num_threads
         self._embedding_VD = weights.embedding_VD
         self._decoder = Decoder(weights.layers, config)
         self._head = None if weights.head is None else Head(weights.head, config.rms_norm_eps)
@@ -48,9 +53,11 @@ class ModelStage:
 
     def allocate(self, *, num_pages: int, page_tokens: int) -> None:
         """Make the KV pool; keeps contents if the shape is unchanged. Drops all rows."""
+        # OpenMP counts threads for each calling thread; this one is the compute thread.
+        torch.set_num_threads(self._num_threads)
         self._tables = PageTables(num_pages=num_pages, page_tokens=page_tokens)
         shape = PoolShape(
-            num_layers=self.description.last_layer - self.description.first_layer,
+            num_layers=self.description.num_layers,
             num_kv_heads=self._config.num_kv_heads,
             head_dim=self._config.head_dim,
             num_pages=num_pages,
@@ -185,4 +192,4 @@ def load_stage(
         config_digest=config.digest(),
         device="cpu",
     )
-    return ModelStage(config, description, weights)
+    return ModelStage(config, description, weights, num_threads)
