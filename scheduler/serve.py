@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 import structlog
 from pydantic import JsonValue
@@ -63,7 +63,11 @@ async def running(settings: SchedulerSettings) -> AsyncIterator[RunningScheduler
             channel = grpc_client.channel(settings.hicache_url)
             hicache = HiCacheClient(await stack.enter_async_context(channel))
         users = GrpcServer("chunkmesh.v1.Generation")
-        loop = _control_loop(settings, files, hicache, users)
+
+        def on_ready(ready: bool) -> None:
+            users.set_serving(serving=ready and not service.draining)
+
+        loop = _control_loop(settings, files, hicache, on_ready)
         service = GenerationService(
             control_loop=loop,
             intake=_intake(files, context_length),
@@ -99,14 +103,18 @@ async def running(settings: SchedulerSettings) -> AsyncIterator[RunningScheduler
             http_address=http,
             control_loop=loop,
         )
+        service.draining = True
         users.set_serving(serving=False)
-        await _drain(service, loop, settings.drain_timeout)
+        await _drain(loop, settings.drain_timeout)
 
 
 def _control_loop(
-    settings: SchedulerSettings, files: ModelFiles, hicache: HiCacheClient | None, users: GrpcServer
+    settings: SchedulerSettings,
+    files: ModelFiles,
+    hicache: HiCacheClient | None,
+    on_ready: Callable[[bool], None],
 ) -> ControlLoop:
-    """Make the control loop; the users' health follows its route."""
+    """Make the control loop; on_ready hears when a route stands or breaks."""
     return ControlLoop(
         engine_config=EngineConfig(
             page_tokens=settings.page_size,
@@ -122,7 +130,7 @@ def _control_loop(
         rope=files.rope,
         hicache=hicache,
         worker_timeout_s=settings.worker_timeout,
-        on_ready=lambda ready: users.set_serving(serving=ready),
+        on_ready=on_ready,
     )
 
 
@@ -145,9 +153,8 @@ def _readiness(loop: ControlLoop, service: GenerationService) -> Readiness:
     return Readiness(ready=not reason, state="waiting" if reason else "serving", reason=reason)
 
 
-async def _drain(service: GenerationService, loop: ControlLoop, timeout_s: float) -> None:
-    """Refuse new requests and wait for the others."""
-    service.draining = True
+async def _drain(loop: ControlLoop, timeout_s: float) -> None:
+    """Wait for the running requests to end."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(timeout_s):
             await loop.until_idle()
