@@ -18,6 +18,7 @@ from scheduler.control_loop import ControlLoop
 from scheduler.events import RequestSpec
 from scheduler.hicache_client import HiCacheClient
 from scheduler.intake import Intake
+from scheduler.metrics import count_request
 from scheduler.request_stream import RequestStream
 from scheduler.server_info import ServedModel
 
@@ -54,6 +55,7 @@ class GenerationService(generation_pb2_grpc.GenerationServicer):
         stream = RequestStream(prompt_tokens=len(spec.prompt_ids), arrived_s=arrived_s)
         self._check_new(request_id)
         self._loop.submit(spec, stream, with_timeline=request.return_timeline)
+        epoch = self._loop.workers.registry.epoch
         try:
             timeline = self._loop.workers.timeline
             async for response in replies.responses(
@@ -62,7 +64,8 @@ class GenerationService(generation_pb2_grpc.GenerationServicer):
                 yield response
         finally:
             self._loop.forget(request_id)
-            _log.info("request ended", request_id=request_id, **stream.summary())
+            count_request(stream)
+            _log.info("request ended", request_id=request_id, epoch=epoch, **stream.summary())
 
     async def Abort(self, request: pb.AbortRequest, _context: _Context) -> pb.AbortResponse:
         """End a request; its Generate call sends the end."""
