@@ -15,6 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from chunkmesh.layers import partition
 from chunkmesh.v1 import generation_pb2 as pb
+from chunkmesh.v1 import hicache_pb2
 from hicache.server import running as hicache_running
 from hicache.settings import HiCacheSettings
 from stage_worker.model_stage import load_stage
@@ -204,6 +205,63 @@ async def test_o16_prompts_that_share_a_page_and_a_quarter(
                 again = await ask(running, prompt)
                 assert (ids, 32) == (list(again.output_ids), again.cached_tokens)
             await running.at_rest()
+
+
+async def test_o12_cancels_leave_leases_connections_and_streams_as_they_were(
+    tiny: Path, reference: Reference, valkey: Valkey
+) -> None:
+    """A hundred clients that go away in mid-prefill, each holding a hit; the next one is served."""
+    shared = make_prompt(100, seed=40)
+    loaded = [load_stage(tiny, layers=range(part.first, part.last)) for part in partition(4, 3)]
+    ran = [RecordedStage(stage, delay_s=0.004) for stage in loaded]
+    async with cached_mesh(tiny, ran, valkey.url) as running:
+        await ask(running, shared)
+        await running.at_rest()
+        for index in range(100):
+            if index == 20:
+                before = await resources(running, valkey)
+            await cancel_in_prefill(running, ran, shared[:96] + make_prompt(544, seed=index))
+        async with asyncio.timeout(10):
+            while (now := await resources(running, valkey)) != before:
+                await asyncio.sleep(0.01)
+        assert 0 == now["leases"]
+        assert [{}, {}, {}] == [stage._tables._rows for stage in loaded]
+        prompt = shared[:96] + make_prompt(544, seed=99)
+        answer = await ask(running, prompt)
+        await running.at_rest()
+    assert reference.generate(prompt, NEW_TOKENS) == list(answer.output_ids)
+    assert answer.cached_tokens >= 96
+    check_parts(ran)
+
+
+async def cancel_in_prefill(running: Mesh, ran: list[RecordedStage], prompt: list[int]) -> None:
+    """Cancel a request once the first stage has run its third chunk, and come to rest."""
+    wanted = len(ran[0].microbatches) + 3
+    call = running.stub.Generate(pb.GenerateRequest(input_ids=pb.TokenIds(ids=prompt)))
+    reading = asyncio.ensure_future(call.read())
+    async with asyncio.timeout(10):
+        while len(ran[0].microbatches) < wanted:
+            await asyncio.sleep(0.001)
+    call.cancel()
+    await asyncio.gather(reading, return_exceptions=True)
+    await running.at_rest()
+    assert len(ran[0].microbatches) < wanted - 3 + 9, "the whole prompt was computed for nobody"
+
+
+async def resources(running: Mesh, valkey: Valkey) -> dict[str, int]:
+    """Count what a request could leave behind, but for pages and rows."""
+    hicache = running.control_loop._cache._hicache
+    assert hicache is not None
+    stats = await hicache._stub.GetStats(hicache_pb2.GetStatsRequest())
+    with valkey.client() as client:
+        clients = client.client_list()
+    return {
+        "leases": stats.num_leases,
+        "redis connections": len(clients),
+        "worker streams": len(running.control_loop.workers._streams),
+        "cache calls": len(running.control_loop._cache._tasks),
+        "followed timelines": len(running.control_loop.workers.timeline._tracks),
+    }
 
 
 async def test_pages_of_one_split_serve_another(
