@@ -137,7 +137,7 @@ class Joined(_message.Message):
     transport: _builtins.str
     """Transport in use on the outbound link; empty on the last stage."""
     rtt_us: _builtins.int
-    """Round trip of the handshake, in microseconds."""
+    """Round trip of a small message on the outbound link, in microseconds; 0 on the last stage."""
     def __init__(
         self,
         *,
@@ -501,7 +501,7 @@ Global___Entry: _TypeAlias = Entry  # noqa: Y015
 
 @_typing.final
 class SamplingRow(_message.Message):
-    """One token to choose. Random numbers are Philox(seed, child, position)."""
+    """One token to choose. Random numbers are Philox(seed, position)."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
