@@ -79,6 +79,7 @@ class PageIO:
 
     Its methods are for one thread. report is called on I/O threads and must not block; results of
     an epoch that join has ended are not reported, save one that is being reported just then.
+    crashed hears, on an I/O thread, of a bug that ended it.
     """
 
     def __init__(
@@ -88,6 +89,7 @@ class PageIO:
         layers: range,
         *,
         report: Callable[[LoadResult | StoreResult], None],
+        crashed: Callable[[BaseException], None],
         limits: PageIOLimits | None = None,
     ) -> None:
         """Start one thread a store, which it owns; without stores nothing is ever cached."""
@@ -99,6 +101,7 @@ class PageIO:
         self._stage = stage
         self._layers = layers
         self._report = report
+        self._crashed = crashed
         self._form: PageFormat | None = None
         self._epoch = 0
         self._staging = Staging(limits.staging_bytes)
@@ -192,13 +195,17 @@ class PageIO:
             thread.join()
 
     def _work(self, store: PageStore | None) -> None:
-        while (job := self._next_job()) is not None:
-            if isinstance(job, _Load):
-                self._run_load(job, store)
-            else:
-                self._run_store(job, store)
-        if store is not None:
-            store.close()
+        try:
+            while (job := self._next_job()) is not None:
+                if isinstance(job, _Load):
+                    self._run_load(job, store)
+                else:
+                    self._run_store(job, store)
+        except BaseException as error:  # noqa: BLE001 - the thread's boundary: handed on, not kept
+            self._crashed(error)
+        finally:
+            if store is not None:
+                store.close()
 
     def _next_job(self) -> _Load | _Store | None:
         with self._changed:

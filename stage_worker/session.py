@@ -142,6 +142,8 @@ class Session:
         """Say that this worker lives."""
         while True:
             await asyncio.sleep(HEARTBEAT_S)
+            if self._outbox:  # what waits says the same, and must not pile up behind a slow peer
+                continue
             self.say(pb.AttachRequest(heartbeat=pb.Heartbeat(last_seq_no=self._last_seq_no)))
 
     async def _obey(self, response: pb.AttachResponse) -> None:
@@ -187,6 +189,7 @@ class Session:
             description=self._identity.description,
             peer=self._identity.peer,
             on_fault=lambda reason: self.fault(join.epoch, reason),
+            spawn=self._spawn,
         )
         self._connect.clear()
         self._forming = self._spawn(self._form(self._links, join))

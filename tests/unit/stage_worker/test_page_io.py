@@ -103,11 +103,16 @@ def results() -> Results:
 def page_io(store: PlayedStore, stage: PlayedStage, results: Results) -> Iterator[PageIO]:
     """Run one I/O thread with room for three pages both ways."""
     limits = PageIOLimits(staging_bytes=3 * PAGE_BYTES, store_bytes=3 * PAGE_BYTES)
-    page_io = PageIO([store], stage, LAYERS, report=results.put, limits=limits)
+    page_io = PageIO([store], stage, LAYERS, report=results.put, crashed=_raise, limits=limits)
     page_io.join(FORM)
     yield page_io
     store.may_go.set()
     page_io.close()
+
+
+def _raise(error: BaseException) -> None:
+    """Fail the test by its unhandled thread."""
+    raise error
 
 
 def pages(*page_ids: int) -> list[StorePage]:
@@ -266,7 +271,7 @@ def test_a_new_epoch_waits_for_the_page_being_copied(
 
 def test_without_redis_everything_is_a_miss(stage: PlayedStage, results: Results) -> None:
     """A mesh without a cache is a mesh."""
-    page_io = PageIO([], stage, LAYERS, report=results.put)
+    page_io = PageIO([], stage, LAYERS, report=results.put, crashed=_raise)
     page_io.join(FORM)
     page_io.load(1, DIGESTS)
     page_io.store(2, pages(0))
@@ -279,7 +284,7 @@ def test_close_ends_threads_and_connections(stage: PlayedStage, results: Results
     """Nothing is left running, ever."""
     before = threading.active_count()
     stores = [PlayedStore(), PlayedStore()]
-    page_io = PageIO(stores, stage, LAYERS, report=results.put)
+    page_io = PageIO(stores, stage, LAYERS, report=results.put, crashed=_raise)
     assert threading.active_count() == before + 2
     page_io.close()
     assert threading.active_count() == before
@@ -296,3 +301,20 @@ def test_taken_pages_are_writable(page_io: PageIO, results: Results) -> None:
     assert taken is not None
     assert taken.flags.writeable
     assert taken.dtype == np.uint8
+
+
+def test_a_bug_on_an_io_thread_is_told(store: PlayedStore, results: Results) -> None:
+    """A thread that ended in silence would leave pages pinned for ever."""
+
+    class BrokenStage(PlayedStage):
+        def read_page(self, layer: int, page_id: int) -> Bytes:
+            raise KeyError(layer, page_id)
+
+    told: queue.Queue[BaseException] = queue.Queue()
+    page_io = PageIO([store], BrokenStage(), LAYERS, report=results.put, crashed=told.put)
+    page_io.join(FORM)
+    page_io.store(1, pages(0))
+    assert isinstance(told.get(timeout=5), KeyError)
+    page_io.close()
+    assert store.closed
+    assert results.empty()
