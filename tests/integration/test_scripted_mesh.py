@@ -94,6 +94,22 @@ async def test_o02_the_prompt_is_not_searched_for_stop_strings(tmp_path: Path) -
     assert (complete.text, complete.matched_stop) == ("o three", "")
 
 
+async def test_chunks_follow_each_other_through_the_stages(tmp_path: Path) -> None:
+    """The point of the pipeline: a chunk enters the first stage while others are further down."""
+    stages = scripted_stages(3, Script(delay_s=0.1))
+    async with mesh(folder(tmp_path, 3), stages) as running:
+        answer = asyncio.create_task(
+            running.generate(
+                input_ids=pb.TokenIds(ids=[65] * 640), sampling_params=params(1, max_new_tokens=1)
+            )
+        )
+        await asyncio.to_thread(stages[0].wait_for, 3)
+        assert len(stages[2].microbatches) < 2, "the first stage waited for the last one"
+        complete = await answer
+        await running.at_rest()
+    assert [64] * 10 == list(complete.chunk_tokens)
+
+
 def start_victim(running: Mesh) -> VictimCall:
     """Start a request of 10 chunks."""
     ids = pb.TokenIds(ids=np.full(640, 65).tolist())
