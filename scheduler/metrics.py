@@ -1,4 +1,4 @@
-"""What the scheduler counts for /metrics, over all requests that have ended.
+"""What the scheduler counts for /metrics: requests that have ended, and faults of the cache.
 
 One set a process, as the side door shows it. Tokens are those of the usage that clients are told.
 """
@@ -17,6 +17,12 @@ _CACHED_TOKENS = Counter(
     "chunkmesh_cached_tokens", "Prompt tokens that were taken from the prefix cache."
 )
 _OUTPUT_TOKENS = Counter("chunkmesh_output_tokens", "Output tokens.")
+_CACHE_FAULTS = Counter("chunkmesh_cache_faults", "Calls of hicache-server that failed.")
+
+
+def count_cache_fault() -> None:
+    """Count a failed call of hicache-server."""
+    _CACHE_FAULTS.inc()
 
 
 def count_request(stream: RequestStream) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from prometheus_client import REGISTRY
 from prometheus_client.parser import text_string_to_metric_families
 
 from chunkmesh.layers import partition
@@ -324,6 +325,7 @@ async def test_without_hicache_the_mesh_serves_as_if_nothing_were_cached(
     """An address where nobody answers costs a little time at most."""
     prompt = make_prompt(60, seed=8)
     nobody = "127.0.0.1:9"
+    before = REGISTRY.get_sample_value("chunkmesh_cache_faults_total") or 0
     async with mesh(tiny, stages(tiny, 2), hicache_url=nobody) as running:
         for _ in range(3):
             answer = await ask(running, prompt)
@@ -332,6 +334,7 @@ async def test_without_hicache_the_mesh_serves_as_if_nothing_were_cached(
                 answer.cached_tokens,
             )
             await running.at_rest()
+    assert (REGISTRY.get_sample_value("chunkmesh_cache_faults_total") or 0) > before
 
 
 async def test_a_seed_gives_the_same_ids_on_any_split(tiny: Path) -> None:
