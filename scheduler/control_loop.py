@@ -66,9 +66,9 @@ class ControlLoop:
         try:
             while True:
                 await asyncio.sleep(_TICK_S)
-                self._cache.check()
                 self.workers.look_at_clock(self._worker_timeout_s)
                 self._handle(events.Tick())
+                self._cache.check()
         finally:
             await self._cache.close()
 
