@@ -56,8 +56,6 @@ class Session:
         on_crash: Callable[[BaseException], None],
     ) -> None:
         """Prepare; run() opens the stream. on_crash hears of bugs in tasks."""
-        self.draining = False
-        """Whether the scheduler has sent this worker home."""
         self.was_stage = False
         """Whether this stream has ever formed a route."""
         self._identity = identity
@@ -102,8 +100,6 @@ class Session:
         try:
             async for response in stub.Attach(self._messages()):
                 await self._obey(response)
-                if self.draining:
-                    return
         finally:
             heart.cancel()
             await self._leave_epoch()
@@ -159,8 +155,6 @@ class Session:
                 await self._join(response.join)
             case "connect":
                 self._connect.set()
-            case "drain":
-                self.draining = True
             case _:
                 _log.warning("unknown order ignored")
 

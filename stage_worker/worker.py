@@ -75,7 +75,7 @@ class Worker:
         )
 
     async def run(self, schedulers: Sequence[HostPort]) -> None:
-        """Serve until cancelled or drained; dials the schedulers in order, again and again.
+        """Serve until cancelled; dials the schedulers in order, again and again.
 
         Raises:
             ConfigError: the data port cannot be bound, or a scheduler refuses this worker.
@@ -96,13 +96,11 @@ class Worker:
             await asyncio.to_thread(self._page_io.close)
 
     async def _attach_again(self, schedulers: Sequence[HostPort]) -> None:
-        """Keep a stream to one of the schedulers open until one drains this worker."""
+        """Keep a stream to one of the schedulers open."""
         pause_s = _FIRST_PAUSE_S
         while True:
             for address in schedulers:
                 session = await self._attach(address)
-                if session.draining:
-                    return
                 if session.was_stage:
                     pause_s = _FIRST_PAUSE_S
             await asyncio.sleep(pause_s * random.uniform(0.5, 1.5))  # noqa: S311 - only jitter
