@@ -2,7 +2,6 @@
 
 ChunkMeshError
 +-- InvalidRequest        the caller's mistake: names the value and the limit
-|   +-- RequestNotFound   no such request
 +-- ConfigError           a setting or a file that start-up cannot work with
 +-- Unavailable           nobody can serve this now; trying again may help
 |   +-- StageUnavailable  a stage of the route is missing or was lost
@@ -27,10 +26,6 @@ class InvalidRequest(ChunkMeshError):
         """Keep the request field at fault, in proto spelling, for google.rpc.BadRequest."""
         super().__init__(message)
         self.field = field
-
-
-class RequestNotFound(InvalidRequest):
-    """No running or waiting request has this id."""
 
 
 class ConfigError(ChunkMeshError):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 COMMON_NAMES = frozenset({"host", "log_level", "log_format"})
-"""Fields of chunkmesh.config.Settings, which every service has."""
+"""Fields of chunkmesh.settings.Settings, which every service has."""
 
 SERVICE_NAMES: Mapping[str, frozenset[str]] = {
     "scheduler": frozenset(
@@ -36,7 +36,6 @@ SERVICE_NAMES: Mapping[str, frozenset[str]] = {
     "stage_worker": frozenset(
         {
             "data_port",
-            "dtype",
             "http_port",
             "layers",
             "max_total_tokens",

@@ -24,7 +24,6 @@ from chunkmesh.errors import (
     InvariantViolated,
     LinkError,
     Overloaded,
-    RequestNotFound,
     StageUnavailable,
     StaleEpoch,
     Unavailable,
@@ -37,7 +36,6 @@ _MAX_MESSAGE_CHARACTERS = 1000  # it travels twice in the trailers, which peers 
 _Detail = TypeVar("_Detail", bound=Message)
 
 _CODES: Mapping[type[ChunkMeshError], tuple[grpc.StatusCode, str]] = {
-    RequestNotFound: (grpc.StatusCode.NOT_FOUND, "REQUEST_NOT_FOUND"),
     InvalidRequest: (grpc.StatusCode.INVALID_ARGUMENT, "INVALID_REQUEST"),
     ConfigError: (grpc.StatusCode.FAILED_PRECONDITION, "CONFIG_ERROR"),
     StageUnavailable: (grpc.StatusCode.UNAVAILABLE, "STAGE_UNAVAILABLE"),
@@ -55,7 +53,7 @@ _ERRORS_WITHOUT_REASON: Mapping[grpc.StatusCode, type[ChunkMeshError]] = {
     grpc.StatusCode.DEADLINE_EXCEEDED: Unavailable,
     grpc.StatusCode.CANCELLED: Unavailable,
     grpc.StatusCode.INVALID_ARGUMENT: InvalidRequest,
-    grpc.StatusCode.NOT_FOUND: RequestNotFound,
+    grpc.StatusCode.NOT_FOUND: InvalidRequest,
     # gRPC itself says this of a message over the size limit; overload always has a reason.
     grpc.StatusCode.RESOURCE_EXHAUSTED: InvalidRequest,
     grpc.StatusCode.ABORTED: StaleEpoch,

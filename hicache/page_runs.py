@@ -6,6 +6,7 @@ import dataclasses
 import itertools
 from collections.abc import Iterable
 
+from chunkmesh.layers import LayerRange
 from chunkmesh.v1 import hicache_pb2
 
 
@@ -23,10 +24,8 @@ class PageRun:
 
     @property
     def layers_text(self) -> str:
-        """Return the layers as flags spell them, last one included."""
-        return ", ".join(
-            f"{first}-{last - 1}" if last - first > 1 else f"{first}" for first, last in self.layers
-        )
+        """Return the layers for people, last ones included."""
+        return ", ".join(str(LayerRange(first=first, last=last)) for first, last in self.layers)
 
 
 def page_runs(states: Iterable[hicache_pb2.PageState]) -> tuple[PageRun, ...]:

@@ -44,8 +44,9 @@ class AttachService(stage_pb2_grpc.StageControlServicer):
                 yield order
             raise StageUnavailable(f"this worker was given up: {stream.lost_reason}")
         finally:
-            reader.cancel()
             self._loop.workers.lose_stream(stream, "its stream ended")
+            reader.cancel()
+            await _raise_bug(reader)
 
     async def _read(self, stream: WorkerStream, messages: AsyncIterator[pb.AttachRequest]) -> None:
         """Hear a worker until its stream ends."""
@@ -58,6 +59,13 @@ class AttachService(stage_pb2_grpc.StageControlServicer):
             _log.error("worker broke the protocol", worker=stream.worker_id, error=str(error))
         finally:
             self._loop.workers.lose_stream(stream, reason)
+
+
+async def _raise_bug(reader: asyncio.Task[None]) -> None:
+    """Wait for a cancelled reader; the chassis logs what ended it, unless that is the stream's."""
+    (error,) = await asyncio.gather(reader, return_exceptions=True)
+    if isinstance(error, Exception) and not isinstance(error, grpc.aio.BaseError):
+        raise error
 
 
 async def _first(messages: AsyncIterator[pb.AttachRequest]) -> pb.Hello:

@@ -21,6 +21,8 @@ class CacheCalls:
         self._hicache = hicache
         self._on_event = on_event
         self._tasks: set[asyncio.Task[None]] = set()
+        self._failure: BaseException | None = None
+        """Of a call that failed by a bug; faults of the cache are none."""
 
     def match(self, action: actions.MatchPrefix) -> None:
         """Ask for a prefix; the answer comes as Matched, never within this call."""
@@ -52,6 +54,11 @@ class CacheCalls:
                 )
             )
 
+    def check(self) -> None:
+        """Raise the error of a call that failed by a bug, if one did."""
+        if self._failure is not None:
+            raise self._failure
+
     async def close(self) -> None:
         """Stop the calls under way."""
         for task in self._tasks:
@@ -71,4 +78,10 @@ class CacheCalls:
         """Run a call and keep its task until it ends."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        """Let go of a call."""
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._failure = self._failure or error

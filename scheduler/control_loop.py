@@ -58,12 +58,17 @@ class ControlLoop:
         """Set whenever a request ends."""
 
     async def run(self) -> None:
-        """Look at the clock until cancelled."""
+        """Look at the clock until cancelled.
+
+        Raises:
+            Exception: a call to the cache failed by a bug.
+        """
         try:
             while True:
                 await asyncio.sleep(_TICK_S)
                 self.workers.look_at_clock(self._worker_timeout_s)
                 self._handle(events.Tick())
+                self._cache.check()
         finally:
             await self._cache.close()
 

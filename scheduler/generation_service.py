@@ -18,8 +18,10 @@ from scheduler.control_loop import ControlLoop
 from scheduler.events import RequestSpec
 from scheduler.hicache_client import HiCacheClient
 from scheduler.intake import Intake
+from scheduler.metrics import count_request
 from scheduler.request_stream import RequestStream
 from scheduler.server_info import ServedModel
+from scheduler.workers import REFORM_S
 
 _Context = grpc.aio.ServicerContext[Any, Any]
 _log = structlog.get_logger(__name__)
@@ -53,7 +55,11 @@ class GenerationService(generation_pb2_grpc.GenerationServicer):
         spec = await self._read(request, request_id)
         stream = RequestStream(prompt_tokens=len(spec.prompt_ids), arrived_s=arrived_s)
         self._check_new(request_id)
+        if spec.namespace != self._namespace(request):
+            # Its pages' keys would name weights that no longer compute them.
+            raise StageUnavailable("the model's weights have changed", retry_after_s=REFORM_S)
         self._loop.submit(spec, stream, with_timeline=request.return_timeline)
+        epoch = self._loop.workers.registry.epoch
         try:
             timeline = self._loop.workers.timeline
             async for response in replies.responses(
@@ -62,7 +68,8 @@ class GenerationService(generation_pb2_grpc.GenerationServicer):
                 yield response
         finally:
             self._loop.forget(request_id)
-            _log.info("request ended", request_id=request_id, **stream.summary())
+            count_request(stream)
+            _log.info("request ended", request_id=request_id, epoch=epoch, **stream.summary())
 
     async def Abort(self, request: pb.AbortRequest, _context: _Context) -> pb.AbortResponse:
         """End a request; its Generate call sends the end."""
@@ -109,20 +116,29 @@ class GenerationService(generation_pb2_grpc.GenerationServicer):
     async def _read(self, request: pb.GenerateRequest, request_id: str) -> RequestSpec:
         """Check a request; without a route none is looked at."""
         self._check_new(request_id)
-        namespace = self._loop.workers.namespace_digest(request.cache_salt)
-        if namespace is None:
-            raise StageUnavailable(self._loop.unready_reason(), retry_after_s=1.0)
         return await self._intake.read(
             request,
             request_id,
-            namespace=namespace,
+            namespace=self._namespace(request),
             page_tokens=self._loop.workers.registry.page_tokens,
         )
+
+    def _namespace(self, request: pb.GenerateRequest) -> bytes:
+        """Return the namespace of a request's pages on the route that stands.
+
+        Raises:
+            StageUnavailable: none stands.
+        """
+        reason = self._loop.unready_reason()
+        namespace = self._loop.workers.namespace_digest(request.cache_salt)
+        if reason or namespace is None:
+            raise StageUnavailable(reason, retry_after_s=REFORM_S)
+        return namespace
 
     def _check_new(self, request_id: str) -> None:
         """Refuse a request that cannot begin now."""
         if self.draining:
-            raise Unavailable("the scheduler is shutting down", retry_after_s=1.0)
+            raise Unavailable("the scheduler is shutting down", retry_after_s=REFORM_S)
         if self._loop.is_running(request_id):
             raise InvalidRequest(
                 f"request_id {request_id!r} is that of a running request", field="request_id"

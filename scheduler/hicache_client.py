@@ -17,6 +17,7 @@ from chunkmesh.layers import LayerRange
 from chunkmesh.v1 import common_pb2, hicache_pb2_grpc
 from chunkmesh.v1 import hicache_pb2 as pb
 from scheduler import actions
+from scheduler.metrics import count_cache_fault
 
 _log = structlog.get_logger()
 _DEADLINE_S = 0.5
@@ -86,6 +87,7 @@ class HiCacheClient:
         try:
             answer = await method(request, timeout=deadline_s)
         except grpc.aio.AioRpcError as error:
+            count_cache_fault()
             if not self.fault:
                 _log.warning("prefix cache fault", code=error.code().name, detail=error.details())
             self.fault = f"{error.code().name}: {error.details()}"

@@ -56,7 +56,12 @@ class RequestStream:
         gaps = sorted(late - early for early, late in itertools.pairwise(times))
         return 1000 * gaps[len(gaps) // 2] if gaps else 0.0
 
-    def summary(self) -> dict[str, str | int | float | list[int] | None]:
+    @property
+    def finish_reason(self) -> str:
+        """Why it ended: stop, length or abort, else the error's name or "gone"."""
+        return self._end.reason if self._end else self._failure
+
+    def summary(self) -> dict[str, str | int | float | None]:
         """Describe the request for its log line, without any of its text."""
         end = self._end
         return {
@@ -66,7 +71,7 @@ class RequestStream:
             "output_tokens": len(self.output_ids),
             "ttft_ms": round(self.ttft_ms, 1),
             "itl_p50_ms": round(self.itl_p50_ms, 1),
-            "finish_reason": end.reason if end else self._failure,
+            "finish_reason": self.finish_reason,
         }
 
     def progress(self, progress: Progress) -> None:

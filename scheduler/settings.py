@@ -39,7 +39,7 @@ class SchedulerSettings(Settings):
     page_size: Annotated[int, Field(ge=1, le=1024)] = 64
     """Tokens a KV page holds."""
     chunked_prefill_size: Annotated[int, Field(ge=1, le=1 << 20)] = 256
-    """Most new tokens in one microbatch, which is also the chunk of a long prompt."""
+    """Most prefill tokens in one microbatch, which is also the chunk of a long prompt."""
     pp_async_batch_depth: Annotated[int, Field(ge=0, le=64)] = 0
     """Microbatches in flight beyond one more than there are stages."""
     decode_groups: Annotated[int, Field(ge=1)] | None = None

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 import structlog
 import torch
@@ -38,8 +39,12 @@ class Links:
         description: StageDescription,
         peer: str | None,
         on_fault: Callable[[str], None],
+        spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]],
     ) -> None:
-        """Prepare for a Join; peer is the preferred address of the next stage."""
+        """Prepare for a Join; peer is the preferred address of the next stage.
+
+        spawn makes the links' tasks, and sees to it that a bug in one is not lost.
+        """
         self.inbound: InboundSlots | None = None
         """None on the first stage, and before connect."""
         self.outbound: OutboundSlots | None = None
@@ -50,6 +55,7 @@ class Links:
         self._device = torch.device(description.device)
         self._peer = peer
         self._on_fault = on_fault
+        self._spawn = spawn
         self._accept: asyncio.Task[Receiver] | None = None
         self._ends: list[Sender | Receiver] = []
         self._tasks: list[asyncio.Task[None]] = []
@@ -73,7 +79,7 @@ class Links:
             self.outbound = OutboundSlots(
                 sender, self._outbound_spec, device=self._device, on_fault=self._fault
             )
-            self._tasks.append(asyncio.create_task(self.outbound.run()))
+            self._tasks.append(self._spawn(self.outbound.run()))
             formed = Formed(transport=sender.transport, rtt_us=sender.rtt_us)
         if self._accept is not None:
             receiver = await self._accept
@@ -81,7 +87,7 @@ class Links:
             self.inbound = InboundSlots(
                 receiver, self._inbound_spec, device=self._device, on_fault=self._fault
             )
-            self._tasks.append(asyncio.create_task(self.inbound.run()))
+            self._tasks.append(self._spawn(self.inbound.run()))
         return formed
 
     async def close(self) -> None:

@@ -14,6 +14,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
+from prometheus_client import Counter
 
 from chunkmesh.errors import CacheFault
 from chunkmesh.page_record import Bytes, EncodedPage, PageFormat, PageRecord, encode_page
@@ -25,6 +26,14 @@ from stage_worker.staging import StagedLoad, Staging
 
 _GROUP_BYTES = 16 << 20
 """About what is read or written between two looks at whether it is still wanted."""
+
+_NOT_STORED = Counter(
+    "chunkmesh_pages_not_stored", "Full pages that were to be stored and were not.", ["reason"]
+)
+_DROPPED_PAGES = _NOT_STORED.labels(reason="no room")
+"""For lack of room in the queue."""
+_REFUSED_PAGES = _NOT_STORED.labels(reason="redis")
+"""Redis did not take them, or they were not tried because it was away or their epoch was over."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +88,7 @@ class PageIO:
 
     Its methods are for one thread. report is called on I/O threads and must not block; results of
     an epoch that join has ended are not reported, save one that is being reported just then.
+    crashed hears, on an I/O thread, of a bug that ended it.
     """
 
     def __init__(
@@ -88,17 +98,15 @@ class PageIO:
         layers: range,
         *,
         report: Callable[[LoadResult | StoreResult], None],
+        crashed: Callable[[BaseException], None],
         limits: PageIOLimits | None = None,
     ) -> None:
         """Start one thread a store, which it owns; without stores nothing is ever cached."""
         limits = limits or PageIOLimits()
-        self.num_dropped_pages = 0
-        """Pages not stored for lack of room in the queue."""
-        self.num_refused_pages = 0
-        """Pages that Redis did not take, or that were not tried because it was away."""
         self._stage = stage
         self._layers = layers
         self._report = report
+        self._crashed = crashed
         self._form: PageFormat | None = None
         self._epoch = 0
         self._staging = Staging(limits.staging_bytes)
@@ -167,7 +175,7 @@ class PageIO:
         num_bytes = len(pages) * len(self._layers) * self._form.layer_bytes
         with self._changed:
             if self._store_bytes + num_bytes > self._max_store_bytes:
-                self.num_dropped_pages += len(pages)
+                _DROPPED_PAGES.inc(len(pages))
                 pages, num_bytes = (), 0
             self._store_bytes += num_bytes
             self._stores.append(
@@ -192,13 +200,17 @@ class PageIO:
             thread.join()
 
     def _work(self, store: PageStore | None) -> None:
-        while (job := self._next_job()) is not None:
-            if isinstance(job, _Load):
-                self._run_load(job, store)
-            else:
-                self._run_store(job, store)
-        if store is not None:
-            store.close()
+        try:
+            while (job := self._next_job()) is not None:
+                if isinstance(job, _Load):
+                    self._run_load(job, store)
+                else:
+                    self._run_store(job, store)
+        except BaseException as error:  # noqa: BLE001 - the thread's boundary: handed on, not kept
+            self._crashed(error)
+        finally:
+            if store is not None:
+                store.close()
 
     def _next_job(self) -> _Load | _Store | None:
         with self._changed:
@@ -251,9 +263,10 @@ class PageIO:
                 break
             written = self._write(pages, store)
             stored.extend(group.start + i for i, there in enumerate(written) if there)
+        if store is not None:
+            _REFUSED_PAGES.inc(len(job.pages) - len(stored))
         with self._changed:
             self._store_bytes -= job.num_bytes
-            self.num_refused_pages += len(job.pages) - len(stored)
             wanted = job.epoch == self._epoch
         if wanted:
             self._report(StoreResult(store_id=job.store_id, stored=tuple(stored)))

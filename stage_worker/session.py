@@ -56,8 +56,6 @@ class Session:
         on_crash: Callable[[BaseException], None],
     ) -> None:
         """Prepare; run() opens the stream. on_crash hears of bugs in tasks."""
-        self.draining = False
-        """Whether the scheduler has sent this worker home."""
         self.was_stage = False
         """Whether this stream has ever formed a route."""
         self._identity = identity
@@ -102,8 +100,6 @@ class Session:
         try:
             async for response in stub.Attach(self._messages()):
                 await self._obey(response)
-                if self.draining:
-                    return
         finally:
             heart.cancel()
             await self._leave_epoch()
@@ -142,6 +138,8 @@ class Session:
         """Say that this worker lives."""
         while True:
             await asyncio.sleep(HEARTBEAT_S)
+            if self._outbox:  # what waits says the same, and must not pile up behind a slow peer
+                continue
             self.say(pb.AttachRequest(heartbeat=pb.Heartbeat(last_seq_no=self._last_seq_no)))
 
     async def _obey(self, response: pb.AttachResponse) -> None:
@@ -157,8 +155,6 @@ class Session:
                 await self._join(response.join)
             case "connect":
                 self._connect.set()
-            case "drain":
-                self.draining = True
             case _:
                 _log.warning("unknown order ignored")
 
@@ -187,6 +183,7 @@ class Session:
             description=self._identity.description,
             peer=self._identity.peer,
             on_fault=lambda reason: self.fault(join.epoch, reason),
+            spawn=self._spawn,
         )
         self._connect.clear()
         self._forming = self._spawn(self._form(self._links, join))

@@ -46,8 +46,6 @@ class WorkerSettings(Settings):
     """CPU threads for compute."""
     max_total_tokens: Annotated[int, Field(ge=1)] = 16384
     """KV capacity, in tokens."""
-    dtype: Literal["auto", "float32"] = "auto"
-    """Element type of compute and KV; auto takes float32 on a CPU."""
 
     @property
     def data_address(self) -> HostPort:

@@ -49,7 +49,7 @@ class StageDescription:
 
 
 class Stage(Protocol):
-    """Computes a contiguous layer range. Its methods run on the compute thread only."""
+    """Computes a contiguous layer range. But for read_page, methods run on the compute thread."""
 
     description: StageDescription
 
@@ -80,9 +80,9 @@ class Stage(Protocol):
         ...
 
     def read_page(self, layer: int, page_id: int) -> npt.NDArray[np.uint8]:
-        """Return the bytes of a page in one layer (absolute index), a view on the CPU.
+        """Return the bytes of a page in one layer (absolute index) on the CPU, only to be read.
 
-        May run on any thread while the page is pinned.
+        The one method that any thread may call, while the page is pinned.
         """
         ...
 

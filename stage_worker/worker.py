@@ -1,7 +1,7 @@
 """A stage worker: one stage, its compute thread, its page I/O, and a stream to the scheduler.
 
 The stream is opened again whenever it ends; weights and pages stay. A crash of the compute thread
-ends the worker, since it can only come from a bug.
+or of an I/O thread ends the worker, since it can only come from a bug.
 """
 
 from __future__ import annotations
@@ -54,7 +54,9 @@ class Worker:
         """
         self._transport = transport
         layers = range(stage.description.first_layer, stage.description.last_layer)
-        self._page_io = PageIO(stores, stage, layers, report=self._page_io_ended)
+        self._page_io = PageIO(
+            stores, stage, layers, report=self._page_io_ended, crashed=self._thread_crashed
+        )
         self._identity = Identity(
             incarnation=secrets.token_hex(8),
             description=stage.description,
@@ -69,11 +71,11 @@ class Worker:
         self._compute = Compute(
             stage,
             self._page_io,
-            Listener(acked=self._acked, fault=self._fault, crashed=self._compute_crashed),
+            Listener(acked=self._acked, fault=self._fault, crashed=self._thread_crashed),
         )
 
     async def run(self, schedulers: Sequence[HostPort]) -> None:
-        """Serve until cancelled or drained; dials the schedulers in order, again and again.
+        """Serve until cancelled; dials the schedulers in order, again and again.
 
         Raises:
             ConfigError: the data port cannot be bound, or a scheduler refuses this worker.
@@ -94,13 +96,11 @@ class Worker:
             await asyncio.to_thread(self._page_io.close)
 
     async def _attach_again(self, schedulers: Sequence[HostPort]) -> None:
-        """Keep a stream to one of the schedulers open until one drains this worker."""
+        """Keep a stream to one of the schedulers open."""
         pause_s = _FIRST_PAUSE_S
         while True:
             for address in schedulers:
                 session = await self._attach(address)
-                if session.draining:
-                    return
                 if session.was_stage:
                     pause_s = _FIRST_PAUSE_S
             await asyncio.sleep(pause_s * random.uniform(0.5, 1.5))  # noqa: S311 - only jitter
@@ -134,8 +134,8 @@ class Worker:
         """Report a broken epoch; on the compute thread."""
         self._loop.call_soon_threadsafe(self._tell, lambda session: session.fault(epoch, reason))
 
-    def _compute_crashed(self, error: BaseException) -> None:
-        """End the worker; on the compute thread."""
+    def _thread_crashed(self, error: BaseException) -> None:
+        """End the worker; on the compute thread or an I/O thread."""
         self._loop.call_soon_threadsafe(self._crash, error)
 
     def _crash(self, error: BaseException) -> None:

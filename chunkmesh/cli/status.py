@@ -13,6 +13,8 @@ from chunkmesh.cli.exits import parse_server, reported
 from chunkmesh.cli.flags import Server
 from chunkmesh.cli.generation_client import GenerationClient
 from chunkmesh.cli.output import output_console
+from chunkmesh.cli.partition import inclusive
+from chunkmesh.layers import LayerRange
 from chunkmesh.v1 import common_pb2
 from chunkmesh.v1 import generation_pb2 as pb
 
@@ -81,7 +83,7 @@ def worker_table(info: pb.GetServerInfoResponse) -> Table:
 
 def layers_text(layers: common_pb2.LayerRange) -> str:
     """Return a range as users write it: 0-14."""
-    return f"{layers.first}-{layers.last - 1}"
+    return inclusive(LayerRange(first=layers.first, last=layers.last))
 
 
 def link_text(link: pb.LinkInfo) -> str:

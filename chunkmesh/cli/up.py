@@ -45,7 +45,6 @@ def up(
     http_port: up_flags.HttpPort = None,
     hicache_port: up_flags.HicachePort = None,
     max_total_tokens: up_flags.MaxTotalTokens = None,
-    dtype: up_flags.Dtype = None,
     log_dir: up_flags.LogDir = None,
     ready_timeout: up_flags.ReadyTimeout = 300.0,
     json_output: up_flags.JsonOutput = False,
@@ -69,7 +68,7 @@ def up(
             hicache_port=hicache_port,
             prefer_usual_ports=True,
             scheduler_flags=_checked_flags(scheduler_flags or []),
-            worker_flags=_worker_flags(max_total_tokens, dtype),
+            worker_flags=_worker_flags(max_total_tokens),
             log_dir=log_dir,
             ready_timeout_s=ready_timeout,
         )
@@ -82,13 +81,8 @@ def _checked_flags(words: list[str]) -> tuple[str, ...]:
     return tuple(words)
 
 
-def _worker_flags(max_total_tokens: int | None, dtype: str | None) -> tuple[str, ...]:
-    flags: list[str] = []
-    if max_total_tokens is not None:
-        flags += ["--max-total-tokens", str(max_total_tokens)]
-    if dtype is not None:
-        flags += ["--dtype", dtype]
-    return tuple(flags)
+def _worker_flags(max_total_tokens: int | None) -> tuple[str, ...]:
+    return () if max_total_tokens is None else ("--max-total-tokens", str(max_total_tokens))
 
 
 def _run(options: MeshOptions, *, json_output: bool) -> None:

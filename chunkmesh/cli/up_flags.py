@@ -18,15 +18,6 @@ class TransportName(StrEnum):
     GRPC = "grpc"
 
 
-class DtypeName(StrEnum):
-    """Element types of compute and KV."""
-
-    AUTO = "auto"
-    FLOAT32 = "float32"
-    BFLOAT16 = "bfloat16"
-    FLOAT16 = "float16"
-
-
 SchedulerFlags = Annotated[
     list[str] | None,
     typer.Argument(
@@ -42,7 +33,7 @@ Threads = Annotated[int, typer.Option(min=1, help="Compute threads of each stage
 Transport = Annotated[TransportName, typer.Option(help="How activations travel.")]
 PageSize = Annotated[int | None, typer.Option(min=1, help="Tokens a page holds.")]
 ChunkedPrefillSize = Annotated[
-    int | None, typer.Option(min=1, help="Most new tokens in one microbatch.")
+    int | None, typer.Option(min=1, help="Most prefill tokens in one microbatch.")
 ]
 RedisUrl = Annotated[str | None, typer.Option(help="Use this Redis instead of starting one.")]
 NoCache = Annotated[bool, typer.Option("--no-cache", help="No prefix cache.")]
@@ -64,7 +55,6 @@ HicachePort = Annotated[
 MaxTotalTokens = Annotated[
     int | None, typer.Option(min=1, help="KV capacity of each worker, in tokens.")
 ]
-Dtype = Annotated[DtypeName | None, typer.Option(help="Element type of compute and KV.")]
 LogDir = Annotated[Path | None, typer.Option(help="Keep logs here. Default: a temporary folder.")]
 ReadyTimeout = Annotated[float, typer.Option(min=0, help="Seconds until all must serve.")]
 JsonOutput = Annotated[

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
 
 import grpc
 import grpc.aio
@@ -34,22 +33,12 @@ _MESSAGE_OPTIONS: tuple[_Option, ...] = (
     ("grpc.max_receive_message_length", PART_BYTES + 4096),
     ("grpc.max_send_message_length", PART_BYTES + 4096),
 )
-SERVER_OPTIONS: tuple[_Option, ...] = (*_MESSAGE_OPTIONS, ("grpc.so_reuseport", 0))
-CHANNEL_OPTIONS: tuple[_Option, ...] = (
+_SERVER_OPTIONS: tuple[_Option, ...] = (*_MESSAGE_OPTIONS, ("grpc.so_reuseport", 0))
+_CHANNEL_OPTIONS: tuple[_Option, ...] = (
     *_MESSAGE_OPTIONS,
     ("grpc.use_local_subchannel_pool", 1),  # a worker that was down must not delay the next dial
     ("grpc.enable_http_proxy", 0),
 )
-
-
-def build_server(options: Sequence[_Option] = SERVER_OPTIONS) -> grpc.aio.Server:
-    """Make the server of the data port."""
-    return grpc.aio.server(options=options)
-
-
-def build_channel(address: str, options: Sequence[_Option] = CHANNEL_OPTIONS) -> grpc.aio.Channel:
-    """Make the channel to another worker's data port."""
-    return grpc.aio.insecure_channel(address, options=options)
 
 
 class _GrpcSender:
@@ -170,7 +159,7 @@ class GrpcTransport:
 
     async def start(self) -> None:
         """Listen."""
-        server = build_server()
+        server = grpc.aio.server(options=_SERVER_OPTIONS)
         data_plane_pb2_grpc.add_DataPlaneServicer_to_server(self._data_plane, server)
         host, _, _ = self.address.rpartition(":")
         try:
@@ -187,7 +176,7 @@ class GrpcTransport:
 
     async def dial(self, address: str, spec: LinkSpec) -> _GrpcSender:
         """Connect to the next stage."""
-        channel = build_channel(address)
+        channel = grpc.aio.insecure_channel(address, options=_CHANNEL_OPTIONS)
         call: _Call = data_plane_pb2_grpc.DataPlaneStub(channel).Link()
         begin = time.perf_counter()
         try:

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Coroutine
+from typing import Any
 
 import structlog
 import torch
@@ -185,17 +187,8 @@ class UcxTransport:
         if self._rendezvous is None:
             raise LinkError("the transport is not started")
         channel = self._open_channel(spec)
-        try:
-            channel.attach(await self._rendezvous.expect(spec, channel.address))
-            receiver = TagReceiver(channel, spec)
-            async with asyncio.timeout(self._timeout_s):
-                await receiver.greet()
-        except TimeoutError as error:
-            channel.close()
-            raise LinkError("the peer did not greet over UCX in time") from error
-        except BaseException:
-            channel.close()
-            raise
+        receiver = TagReceiver(channel, spec)
+        await self._greet(receiver, channel, self._rendezvous.expect(spec, channel.address))
         return receiver
 
     async def dial(self, address: str, spec: LinkSpec) -> TagSender:
@@ -204,16 +197,7 @@ class UcxTransport:
         sequence = OutboundSequence(spec, with_checksum=self._with_checksum)
         sender = TagSender(channel, sequence)
         hello = Hello(spec=spec, address=channel.address)
-        try:
-            channel.attach(await meet(address, hello, timeout_s=self._timeout_s))
-            async with asyncio.timeout(self._timeout_s):
-                await sender.greet()
-        except TimeoutError as error:
-            channel.close()
-            raise LinkError("the peer did not greet over UCX in time") from error
-        except BaseException:
-            channel.close()
-            raise
+        await self._greet(sender, channel, meet(address, hello, timeout_s=self._timeout_s))
         return sender
 
     async def close(self) -> None:
@@ -224,6 +208,25 @@ class UcxTransport:
             channel.close()
         self._channels.clear()
         self._context = None
+
+    async def _greet(
+        self, end: TagSender | TagReceiver, channel: UcxChannel, line: Coroutine[Any, Any, Line]
+    ) -> None:
+        """Wait for the line to the peer, then exchange pings; a failure closes the channel.
+
+        Raises:
+            LinkError: the peer does not come, is refused, or does not greet in time.
+        """
+        try:
+            channel.attach(await line)
+            async with asyncio.timeout(self._timeout_s):
+                await end.greet()
+        except TimeoutError as error:
+            channel.close()
+            raise LinkError("the peer did not greet over UCX in time") from error
+        except BaseException:
+            channel.close()
+            raise
 
     def _open_channel(self, spec: LinkSpec) -> UcxChannel:
         if self._context is None:

@@ -472,7 +472,7 @@ class GenerateComplete(_message.Message):
     E2E_MS_FIELD_NUMBER: _builtins.int
     TIMELINE_FIELD_NUMBER: _builtins.int
     text: _builtins.str
-    """The whole output text."""
+    """The whole output text; a character that the end cut in two is one U+FFFD."""
     finish_reason: Global___FinishReason.ValueType
     """Why it ended."""
     matched_stop: _builtins.str
@@ -706,7 +706,7 @@ class LinkInfo(_message.Message):
     transport: _builtins.str
     """Transport in use, as the endpoint itself reports it: memory, grpc, or UCX's name such as tcp."""
     rtt_us: _builtins.int
-    """Round trip of an empty message, in microseconds."""
+    """Round trip of a small message when the link was made, in microseconds."""
     def __init__(
         self,
         *,
@@ -803,7 +803,7 @@ class GetServerInfoResponse(_message.Message):
     page_tokens: _builtins.int
     """Tokens a page holds."""
     num_pages: _builtins.int
-    """Pages of the route."""
+    """Pages of the route; 0 without one."""
     free_pages: _builtins.int
     """Pages not in use."""
     num_requests_running: _builtins.int
@@ -815,9 +815,9 @@ class GetServerInfoResponse(_message.Message):
     chunk_strategy: _builtins.str
     """How prompts are cut: fixed."""
     chunked_prefill_tokens: _builtins.int
-    """Most new tokens in one microbatch."""
+    """Most prefill tokens in one microbatch; decode tokens come on top."""
     cache_fault: _builtins.str
-    """Whether the prefix cache answers; empty reason means yes."""
+    """Why the last call of the prefix cache failed, or that there is none; empty if it answered."""
     version: _builtins.str
     """Version of ChunkMesh."""
     @_builtins.property

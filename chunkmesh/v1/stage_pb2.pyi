@@ -137,7 +137,7 @@ class Joined(_message.Message):
     transport: _builtins.str
     """Transport in use on the outbound link; empty on the last stage."""
     rtt_us: _builtins.int
-    """Round trip of the handshake, in microseconds."""
+    """Round trip of a small message on the outbound link, in microseconds; 0 on the last stage."""
     def __init__(
         self,
         *,
@@ -501,7 +501,7 @@ Global___Entry: _TypeAlias = Entry  # noqa: Y015
 
 @_typing.final
 class SamplingRow(_message.Message):
-    """One token to choose. Random numbers are Philox(seed, child, position)."""
+    """One token to choose. Random numbers are Philox(seed, position)."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -756,23 +756,6 @@ class Release(_message.Message):
 Global___Release: _TypeAlias = Release  # noqa: Y015
 
 @_typing.final
-class Drain(_message.Message):
-    """Finish what was sent, then say goodbye."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    def __init__(
-        self,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___Drain: _TypeAlias = Drain  # noqa: Y015
-
-@_typing.final
 class AttachResponse(_message.Message):
     """Scheduler to worker; ordered. Only a new Join overtakes."""
 
@@ -786,7 +769,6 @@ class AttachResponse(_message.Message):
     CANCEL_LOAD_FIELD_NUMBER: _builtins.int
     STORE_FIELD_NUMBER: _builtins.int
     RELEASE_FIELD_NUMBER: _builtins.int
-    DRAIN_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def join(self) -> Global___Join:
         """Become a stage of a new epoch."""
@@ -819,10 +801,6 @@ class AttachResponse(_message.Message):
     def release(self) -> Global___Release:
         """Forget a row."""
 
-    @_builtins.property
-    def drain(self) -> Global___Drain:
-        """Finish and leave."""
-
     def __init__(
         self,
         *,
@@ -834,13 +812,12 @@ class AttachResponse(_message.Message):
         cancel_load: Global___CancelLoad | None = ...,
         store: Global___Store | None = ...,
         release: Global___Release | None = ...,
-        drain: Global___Drain | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["cancel_load", b"cancel_load", "commit_load", b"commit_load", "connect", b"connect", "drain", b"drain", "join", b"join", "load", b"load", "microbatch", b"microbatch", "order", b"order", "release", b"release", "store", b"store"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["cancel_load", b"cancel_load", "commit_load", b"commit_load", "connect", b"connect", "join", b"join", "load", b"load", "microbatch", b"microbatch", "order", b"order", "release", b"release", "store", b"store"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cancel_load", b"cancel_load", "commit_load", b"commit_load", "connect", b"connect", "drain", b"drain", "join", b"join", "load", b"load", "microbatch", b"microbatch", "order", b"order", "release", b"release", "store", b"store"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cancel_load", b"cancel_load", "commit_load", b"commit_load", "connect", b"connect", "join", b"join", "load", b"load", "microbatch", b"microbatch", "order", b"order", "release", b"release", "store", b"store"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_order: _TypeAlias = _typing.Literal["join", "connect", "microbatch", "load", "commit_load", "cancel_load", "store", "release", "drain"]  # noqa: Y015
+    _WhichOneofReturnType_order: _TypeAlias = _typing.Literal["join", "connect", "microbatch", "load", "commit_load", "cancel_load", "store", "release"]  # noqa: Y015
     _WhichOneofArgType_order: _TypeAlias = _typing.Literal["order", b"order"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_order) -> _WhichOneofReturnType_order | None: ...
 

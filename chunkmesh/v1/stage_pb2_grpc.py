@@ -47,7 +47,8 @@ class StageControlServicer:
     """
 
     def Attach(self, request_iterator, context):
-        """One worker's stream. The first request is hello; whoever fails to speak for a second is lost.
+        """One worker's stream. The first request is hello; a worker that is silent for longer than the
+        scheduler's --worker-timeout is lost.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

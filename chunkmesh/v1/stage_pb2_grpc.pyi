@@ -34,7 +34,9 @@ class StageControlStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> StageControlAsyncStub: ...
     Attach: _grpc.StreamStreamMultiCallable[_stage_pb2.AttachRequest, _stage_pb2.AttachResponse]
-    """One worker's stream. The first request is hello; whoever fails to speak for a second is lost."""
+    """One worker's stream. The first request is hello; a worker that is silent for longer than the
+    scheduler's --worker-timeout is lost.
+    """
 
 @_typing.type_check_only
 class StageControlAsyncStub(StageControlStub):
@@ -42,7 +44,9 @@ class StageControlAsyncStub(StageControlStub):
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     Attach: _aio.StreamStreamMultiCallable[_stage_pb2.AttachRequest, _stage_pb2.AttachResponse]  # type: ignore[assignment]
-    """One worker's stream. The first request is hello; whoever fails to speak for a second is lost."""
+    """One worker's stream. The first request is hello; a worker that is silent for longer than the
+    scheduler's --worker-timeout is lost.
+    """
 
 class StageControlServicer(metaclass=_abc_1.ABCMeta):
     """Served by the scheduler on the internal port (default 50052); workers dial it."""
@@ -53,6 +57,8 @@ class StageControlServicer(metaclass=_abc_1.ABCMeta):
         request_iterator: _MaybeAsyncIterator[_stage_pb2.AttachRequest],
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_stage_pb2.AttachResponse], _abc.AsyncIterator[_stage_pb2.AttachResponse]]:
-        """One worker's stream. The first request is hello; whoever fails to speak for a second is lost."""
+        """One worker's stream. The first request is hello; a worker that is silent for longer than the
+        scheduler's --worker-timeout is lost.
+        """
 
 def add_StageControlServicer_to_server(servicer: StageControlServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

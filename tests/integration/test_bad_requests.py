@@ -114,6 +114,22 @@ async def test_a_running_request_id_is_refused(tmp_path: Path) -> None:
         await running.at_rest()
 
 
+async def test_weights_that_change_while_a_prompt_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pages of new weights must never be stored under the keys of the old ones."""
+    folder = write_bytes_folder(tmp_path / "m", config={"num_hidden_layers": 1})
+    stages = scripted_stages(1, Script())
+    async with mesh(folder, stages) as running:
+        digests = iter((b"old" * 10, b"new" * 10))
+        workers = running.control_loop.workers
+        monkeypatch.setattr(workers, "namespace_digest", lambda _salt: next(digests))
+        with pytest.raises(grpc.aio.AioRpcError, match="weights have changed") as refused:
+            await running.stub.Generate(pb.GenerateRequest(text="x"), timeout=5).read()
+        assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
+        assert [] == stages[0].microbatches
+
+
 def violated_field(error: grpc.aio.AioRpcError) -> str:
     """Return the field that the status details blame."""
     status = rpc_status.from_call(error)  # type: ignore[arg-type]

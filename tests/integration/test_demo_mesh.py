@@ -210,6 +210,9 @@ def test_reflection_lists_the_services(two_stages: LocalMesh) -> None:
     assert "chunkmesh/v1/generation.proto" == file.name
 
 
+@pytest.mark.skipif(
+    not (Path(sys.executable).parent / "grpcurl").exists(), reason="no grpcurl for this machine"
+)
 def test_grpcurl_can_generate(two_stages: LocalMesh) -> None:
     """The tool that people reach for first."""
     request = {
@@ -222,6 +225,17 @@ def test_grpcurl_can_generate(two_stages: LocalMesh) -> None:
     )  # fmt: skip
     assert 0 == done.returncode, done.stderr
     assert 4 == json.loads(done.stdout)["complete"]["completion_tokens"]
+
+
+def test_the_demo_shows_what_it_promises(tmp_path: Path) -> None:
+    """A newcomer's first command: figures, links, both timelines, a picture, nothing left."""
+    picture = tmp_path / "demo.png"
+    done = command("chunkmesh", "demo", "--prompt-tokens=400", f"--picture={picture}")
+    assert 0 == done.returncode, done.stderr
+    for words in ("prompt", "cached", "chunks", "TTFT", "tok/s", "link stage 0 -> 1: transport"):
+        assert words in done.stdout
+    assert 2 == done.stdout.count("computing during prefill: stage 0")
+    assert picture.read_bytes().startswith(b"\x89PNG")
 
 
 def test_health_and_side_doors_say_ready(two_stages: LocalMesh) -> None:

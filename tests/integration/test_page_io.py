@@ -33,6 +33,10 @@ def server(tmp_path: pathlib.Path) -> Iterator[Valkey]:
         yield valkey
 
 
+def _reraise(error: BaseException) -> None:
+    raise error
+
+
 class IOStage:
     """The page I/O of one stage, and what it reported."""
 
@@ -42,7 +46,9 @@ class IOStage:
         self.stage.allocate(num_pages=8, page_tokens=FORM.page_tokens)
         self.results: queue.Queue[LoadResult | StoreResult] = queue.Queue()
         stores = [KvStore(server.url), KvStore(server.url)]
-        self.page_io = PageIO(stores, self.stage, self.layers, report=self.results.put)
+        self.page_io = PageIO(
+            stores, self.stage, self.layers, report=self.results.put, crashed=_reraise
+        )
         self.page_io.join(FORM)
 
     def store(self) -> StoreResult:

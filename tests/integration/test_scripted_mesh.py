@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import TypeAlias
 
 import grpc
 import numpy as np
@@ -13,8 +14,10 @@ import pytest
 from chunkmesh.v1 import generation_pb2 as pb
 from tests.bytes_tokenizer import EOS, write_bytes_folder
 from tests.mesh import Mesh, mesh
+from tests.recorded_stage import RecordedStage
 from tests.scripted_stage import Script, ScriptedStage, scripted_stages
 
+VictimCall: TypeAlias = "grpc.aio.UnaryStreamCall[pb.GenerateRequest, pb.GenerateResponse]"
 PEPPER = [0x61, 0xF0, 0x9F, 0x8C, 0xB6, 0x62]
 
 
@@ -29,26 +32,32 @@ def params(seed: int, max_new_tokens: int = 64, **more: object) -> pb.SamplingPa
 
 
 async def stream(running: Mesh, **request: object) -> tuple[list[str], pb.GenerateComplete]:
-    """Run a streamed request; return its deltas and its end."""
+    """Run a streamed request; return its deltas and its end, whose ids are those streamed."""
     responses = await running.responses(stream=True, **request)
-    return [each.chunk.text for each in responses[:-1]], responses[-1].complete
+    complete = responses[-1].complete
+    streamed_ids = [id_ for each in responses[:-1] for id_ in each.chunk.token_ids]
+    assert list(complete.output_ids) == streamed_ids
+    return [each.chunk.text for each in responses[:-1]], complete
 
 
 async def test_o01_characters_over_several_tokens(tmp_path: Path) -> None:
     """A character whose bytes are several tokens must arrive whole, batched or not."""
-    script = Script(ids={1: [*PEPPER, EOS], 2: [0xC3, 0xA9, EOS]})
-    async with mesh(folder(tmp_path, 1), scripted_stages(1, script)) as running:
+    script = Script(ids={1: [*PEPPER, EOS], 2: [0xC3, 0xA9, EOS]}, delay_s=0.01)
+    stages = scripted_stages(1, script)
+    async with mesh(folder(tmp_path, 1), stages) as running:
         (deltas_a, a), (deltas_b, b) = await asyncio.gather(
             stream(running, text="one", sampling_params=params(1)),
             stream(running, text="two", sampling_params=params(2)),
         )
+        assert any(len(each.entries) == 2 for each in stages[0].microbatches), "not batched"
         _, cut = await stream(running, text="three", sampling_params=params(1, 3))
-        whole = await running.generate(text="four", sampling_params=params(1))
+        whole_a = await running.generate(text="four", sampling_params=params(1))
+        whole_b = await running.generate(text="five", sampling_params=params(2))
     assert ("".join(deltas_a), a.text) == ("a\U0001f336b", "a\U0001f336b")
     assert not any("\ufffd" in delta for delta in deltas_a + deltas_b)
     assert [*PEPPER, EOS] == list(a.output_ids)
     assert ("".join(deltas_b), b.text) == ("\u00e9", "\u00e9")
-    assert a.text == whole.text
+    assert (a.text, b.text) == (whole_a.text, whole_b.text)
     assert (cut.finish_reason, cut.completion_tokens) == (pb.FINISH_REASON_LENGTH, 3)
     assert cut.text in {"a", "a\ufffd"}
 
@@ -85,11 +94,39 @@ async def test_o02_the_prompt_is_not_searched_for_stop_strings(tmp_path: Path) -
     assert (complete.text, complete.matched_stop) == ("o three", "")
 
 
+async def test_chunks_follow_each_other_through_the_stages(tmp_path: Path) -> None:
+    """The point of the pipeline: a chunk enters the first stage while others are further down."""
+    stages = scripted_stages(3, Script(delay_s=0.1))
+    async with mesh(folder(tmp_path, 3), stages) as running:
+        answer = asyncio.create_task(
+            running.generate(
+                input_ids=pb.TokenIds(ids=[65] * 640), sampling_params=params(1, max_new_tokens=1)
+            )
+        )
+        await asyncio.to_thread(stages[0].wait_for, 3)
+        assert len(stages[2].microbatches) < 2, "the first stage waited for the last one"
+        complete = await answer
+        await running.at_rest()
+    assert [64] * 10 == list(complete.chunk_tokens)
+
+
+def start_victim(running: Mesh) -> VictimCall:
+    """Start a request of 10 chunks."""
+    ids = pb.TokenIds(ids=np.full(640, 65).tolist())
+    return running.stub.Generate(pb.GenerateRequest(request_id="victim", input_ids=ids))
+
+
+async def until_forgotten(stages: list[ScriptedStage]) -> None:
+    """Wait until no stage knows a row."""
+    async with asyncio.timeout(5):
+        while any(stage.tables for stage in stages):
+            await asyncio.sleep(0.001)
+
+
 async def cancel_in_prefill(running: Mesh, stages: list[ScriptedStage]) -> None:
     """Cancel a request of 10 chunks once its third chunk has left the first stage."""
     before = len(stages[0].microbatches)
-    ids = pb.TokenIds(ids=np.full(640, 65).tolist())
-    call = running.stub.Generate(pb.GenerateRequest(request_id="victim", input_ids=ids))
+    call = start_victim(running)
     reading = asyncio.ensure_future(call.read())
     await asyncio.to_thread(stages[0].wait_for, before + 3)
     call.cancel()
@@ -115,6 +152,39 @@ async def test_o12_cancel_in_the_middle_of_a_chunked_prefill(tmp_path: Path) -> 
         await running.at_rest()
     assert complete.text == "fine"
     assert [stage.tables for stage in stages] == [{}, {}, {}]
+
+
+async def test_o12_the_stages_are_told_once_and_pages_return_after_the_last_chunk(
+    tmp_path: Path,
+) -> None:
+    """One decision, taken by the scheduler: no stage may run a chunk behind it, or forget twice."""
+    scripted = scripted_stages(3, Script(delay_s=0.1))
+    stages = [RecordedStage(stage) for stage in scripted]
+    async with mesh(folder(tmp_path, 3), stages) as running:
+        engine = running.control_loop.engine
+        call = start_victim(running)
+        await asyncio.to_thread(scripted[0].wait_for, 3)
+        held = engine.snapshot()
+        call.cancel()
+        async with asyncio.timeout(5):
+            while running.control_loop.is_running("victim"):
+                await asyncio.sleep(0.001)
+        num_sent = engine._route.pipeline._num_sent if engine._route else 0
+        seen = set()
+        async with asyncio.timeout(10):
+            while (now := engine.snapshot()).num_in_flight:
+                seen.add(now.num_free_pages)
+                await asyncio.sleep(0.001)
+        assert seen == {held.num_free_pages}, "a page came back while a chunk was in flight"
+        assert held.num_pages - held.num_free_pages >= 40
+        await running.at_rest()
+        await until_forgotten(scripted)
+    runs = [("run", seq_no) for seq_no in range(num_sent)]
+    assert 3 <= num_sent < 10
+    for stage in stages:
+        assert sorted(stage.told) == sorted([*runs, ("forget", 0)])
+        assert [each for each in stage.told if each[0] == "run"] == runs
+        assert stage.told[-1] == ("forget", 0)
 
 
 async def test_o12_a_hundred_cancels_leave_nothing_behind(tmp_path: Path) -> None:

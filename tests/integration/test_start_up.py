@@ -12,8 +12,11 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import grpc
 import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from tests.bytes_tokenizer import write_bytes_folder
 from tests.tiny_models import make_tiny_llama
@@ -210,13 +213,30 @@ def generated(port: int) -> None:
     assert 3 == json.loads(done.stdout)["completion_tokens"]
 
 
+def serves(port: int) -> bool:
+    """Ask grpc.health.v1 of a server, for itself and for its service."""
+    with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+        stub: Any = health_pb2_grpc.HealthStub(channel)
+        requests = [
+            health_pb2.HealthCheckRequest(service=name) for name in ("", "chunkmesh.v1.Generation")
+        ]
+        statuses = {stub.Check(request, timeout=5).status for request in requests}
+    (status,) = statuses
+    return bool(status == health_pb2.HealthCheckResponse.SERVING)
+
+
 def test_a_worker_that_dies_and_returns(tiny: Path) -> None:
     """Losing a stage turns health off and names its layers; its return heals the mesh."""
-    with scheduler(tiny) as (port, internal, http), started(*worker(tiny, "0-1", internal)):
-        with started(*worker(tiny, "2-3", internal)) as last:
-            wait_for(http, "")
-            last.kill()
-            wait_for(http, "no worker holds layers 2-3")
-        with started(*worker(tiny, "2-3", internal)):
-            wait_for(http, "")
-            generated(port)
+    with scheduler(tiny) as (port, internal, http):
+        assert not serves(port)
+        with started(*worker(tiny, "0-1", internal)):
+            with started(*worker(tiny, "2-3", internal)) as last:
+                wait_for(http, "")
+                assert serves(port)
+                last.kill()
+                wait_for(http, "no worker holds layers 2-3")
+                assert not serves(port)
+            with started(*worker(tiny, "2-3", internal)):
+                wait_for(http, "")
+                assert serves(port)
+                generated(port)

@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import urllib.request
 from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from prometheus_client import REGISTRY
+from prometheus_client.parser import text_string_to_metric_families
 
 from chunkmesh.layers import partition
 from chunkmesh.v1 import generation_pb2 as pb
+from chunkmesh.v1 import hicache_pb2
 from hicache.server import running as hicache_running
 from hicache.settings import HiCacheSettings
-from stage_worker.model_stage import ModelStage, load_stage
+from stage_worker.model_stage import load_stage
 from tests.bytes_tokenizer import write_bytes_folder
 from tests.mesh import Mesh, mesh
 from tests.random_ids import make_prompt
+from tests.recorded_stage import RecordedStage
 from tests.reference import Reference
 from tests.tiny_models import make_tiny_llama
 from tests.valkey import Valkey, running_valkey
@@ -49,11 +54,35 @@ def valkey(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Valkey]:
         yield server
 
 
-def stages(folder: Path, num_stages: int) -> list[ModelStage]:
+def stages(folder: Path, num_stages: int) -> list[RecordedStage]:
     """Load the tiny Llama as this many stages."""
     return [
-        load_stage(folder, layers=range(part.first, part.last)) for part in partition(4, num_stages)
+        RecordedStage(load_stage(folder, layers=range(part.first, part.last)))
+        for part in partition(4, num_stages)
     ]
+
+
+def check_parts(ran: Sequence[RecordedStage]) -> None:
+    """Check that no stage was ever given an empty part, and only the last one was to sample."""
+    for stage in ran:
+        assert stage.microbatches
+        assert all(entry.num_tokens > 0 for each in stage.microbatches for entry in each.entries)
+    assert not any(each.sampling for stage in ran[:-1] for each in stage.microbatches)
+
+
+async def counted_tokens(running: Mesh) -> dict[str, float]:
+    """Read the token counters of /metrics."""
+
+    def read() -> str:
+        url = f"http://{running.http_address}/metrics"
+        with urllib.request.urlopen(url, timeout=5) as answer:
+            text: str = answer.read().decode()
+            return text
+
+    families = text_string_to_metric_families(await asyncio.to_thread(read))
+    samples = {sample.name: sample.value for family in families for sample in family.samples}
+    names = ("prompt", "cached", "output")
+    return {name: samples[f"chunkmesh_{name}_tokens_total"] for name in names}
 
 
 async def ask(running: Mesh, prompt: Sequence[int], **more: Any) -> pb.GenerateComplete:
@@ -68,14 +97,14 @@ async def ask(running: Mesh, prompt: Sequence[int], **more: Any) -> pb.GenerateC
 
 
 @contextlib.asynccontextmanager
-async def cached_mesh(folder: Path, num_stages: int, redis_url: str) -> AsyncIterator[Mesh]:
-    """Run a mesh with a HiCache over this Redis."""
+async def cached_mesh(
+    folder: Path, ran: Sequence[RecordedStage], redis_url: str
+) -> AsyncIterator[Mesh]:
+    """Run a mesh of these stages with a HiCache over this Redis."""
     settings = HiCacheSettings(port=0, http_port=0, redis_url=redis_url)
     async with (
         hicache_running(settings, ping_s=0.05) as address,
-        mesh(
-            folder, stages(folder, num_stages), redis_url=redis_url, hicache_url=address
-        ) as running,
+        mesh(folder, ran, redis_url=redis_url, hicache_url=address) as running,
     ):
         yield running
 
@@ -86,58 +115,80 @@ async def test_o15_prompt_lengths_around_chunk_and_page_borders(
     """Exactly the reference's ids and chunks, alone and all at once; no token before the first."""
     prompts = [make_prompt(length, seed=length) for length in BORDER_LENGTHS]
     expected = [reference.generate(prompt, NEW_TOKENS) for prompt in prompts]
-    async with mesh(tiny, stages(tiny, 2)) as running:
+    ran = stages(tiny, 2)
+    async with mesh(tiny, ran) as running:
         alone = [await ask(running, prompt) for prompt in prompts]
         together = await asyncio.gather(*(ask(running, prompt) for prompt in prompts))
         await running.at_rest()
     assert expected == [list(each.output_ids) for each in alone]
     assert expected == [list(each.output_ids) for each in together]
+    check_parts(ran)
     num_chunks = [1 if n <= 64 else 2 if n <= 128 else 3 for n in BORDER_LENGTHS]
-    assert num_chunks == [len(each.chunk_tokens) for each in alone]
-    assert list(BORDER_LENGTHS) == [sum(each.chunk_tokens) for each in together]
-    assert all(tokens > 0 for each in together for tokens in each.chunk_tokens)
+    for answers in (alone, together):
+        assert num_chunks == [len(each.chunk_tokens) for each in answers]
+        assert list(BORDER_LENGTHS) == [sum(each.chunk_tokens) for each in answers]
 
 
-async def test_o15_no_output_before_the_prompt_is_done(tiny: Path) -> None:
-    """Middle chunks must not produce tokens; progress counts up to the whole prompt."""
+async def test_o15_no_token_before_the_prompt_is_done(tiny: Path, reference: Reference) -> None:
+    """Middle chunks give progress and no tokens; what is streamed afterwards is the answer."""
+    prompts = [make_prompt(length, seed=length) for length in BORDER_LENGTHS]
     async with mesh(tiny, stages(tiny, 2)) as running:
-        responses = await running.responses(
-            input_ids=pb.TokenIds(ids=make_prompt(129, seed=1)),
-            sampling_params=pb.SamplingParams(temperature=0, max_new_tokens=2, ignore_eos=True),
-            stream=True,
-            return_progress=True,
+        together = await asyncio.gather(
+            *(
+                running.responses(
+                    input_ids=pb.TokenIds(ids=prompt),
+                    sampling_params=pb.SamplingParams(
+                        temperature=0, max_new_tokens=NEW_TOKENS, ignore_eos=True
+                    ),
+                    stream=True,
+                    return_progress=True,
+                )
+                for prompt in prompts
+            )
         )
-    events = [each.WhichOneof("event") for each in responses]
-    assert events.index("chunk") > events.index("progress")
-    before = [each.progress for each in responses[: events.index("chunk")]]
-    assert all(each.total == 129 and each.chunks_planned == 3 for each in before)
-    assert before[-1].processed == 129
-    assert [1, 1] == [len(r.chunk.token_ids) for r in responses if r.WhichOneof("event") == "chunk"]
+    for prompt, responses in zip(prompts, together, strict=True):
+        events = [each.WhichOneof("event") for each in responses]
+        first = events.index("chunk")
+        assert {"progress"} == set(events[:first])
+        assert {"chunk"} == set(events[first:-1])
+        processed = [each.progress.processed for each in responses[:first]]
+        assert sorted(processed) == processed
+        assert len(prompt) == processed[-1] == responses[0].progress.total
+        streamed = [list(each.chunk.token_ids) for each in responses[first:-1]]
+        assert all(streamed)
+        assert reference.generate(prompt, NEW_TOKENS) == [id_ for ids in streamed for id_ in ids]
 
 
 @pytest.mark.parametrize("num_stages", [1, 2, 3])
-async def test_a_second_request_finds_whole_pages(
+async def test_o16_a_second_request_finds_whole_pages(
     tiny: Path, reference: Reference, valkey: Valkey, num_stages: int
 ) -> None:
-    """O16 a: whole pages only, and the last prompt token is always computed."""
+    """Whole pages only, the last prompt token is always computed, usage and metrics agree."""
     lengths = (15, 16, 17, 31, 32, 33, 48, 49)
-    async with cached_mesh(tiny, num_stages, valkey.url) as running:
+    ran = stages(tiny, num_stages)
+    async with cached_mesh(tiny, ran, valkey.url) as running:
         for length, hit in zip(lengths, (0, 0, 16, 16, 16, 32, 32, 48), strict=True):
             prompt = make_prompt(length, seed=100 + length)
             expected = reference.generate(prompt, NEW_TOKENS)
             first = await ask(running, prompt)
             await running.at_rest()
+            before = await counted_tokens(running)
             second = await ask(running, prompt)
+            after = await counted_tokens(running)
+            told = (second.prompt_tokens, second.cached_tokens, second.completion_tokens)
+            assert (length, hit, NEW_TOKENS) == told
+            assert told == tuple(after[name] - before[name] for name in after)
             assert (expected, 0) == (list(first.output_ids), first.cached_tokens)
             assert (expected, hit) == (list(second.output_ids), second.cached_tokens)
             assert length - hit == sum(second.chunk_tokens)
+    check_parts(ran)
 
 
 async def test_o16_prompts_that_share_a_page_and_a_quarter(
     tiny: Path, reference: Reference, valkey: Valkey
 ) -> None:
     """A page that two requests share in part must never be written by both."""
-    async with cached_mesh(tiny, 2, valkey.url) as running:
+    async with cached_mesh(tiny, stages(tiny, 2), valkey.url) as running:
         for turn in range(20):
             shared = make_prompt(20, seed=1000 + turn)
             prompts = [shared + make_prompt(20, seed=2000 + 2 * turn + n) for n in range(2)]
@@ -146,10 +197,72 @@ async def test_o16_prompts_that_share_a_page_and_a_quarter(
             assert expected == [list(each.output_ids) for each in together]
             assert all(each.cached_tokens <= 16 for each in together)
             await running.at_rest()
+            later = shared + make_prompt(20, seed=3000 + turn)
+            answer = await ask(running, later)
+            assert reference.generate(later, NEW_TOKENS) == list(answer.output_ids)
+            assert 16 == answer.cached_tokens
+            await running.at_rest()
             for prompt, ids in zip(prompts, expected, strict=True):
                 again = await ask(running, prompt)
                 assert (ids, 32) == (list(again.output_ids), again.cached_tokens)
             await running.at_rest()
+
+
+async def test_o12_cancels_leave_leases_connections_and_streams_as_they_were(
+    tiny: Path, reference: Reference, valkey: Valkey
+) -> None:
+    """A hundred clients that go away in mid-prefill, each holding a hit; the next one is served."""
+    shared = make_prompt(100, seed=40)
+    loaded = [load_stage(tiny, layers=range(part.first, part.last)) for part in partition(4, 3)]
+    ran = [RecordedStage(stage, delay_s=0.004) for stage in loaded]
+    async with cached_mesh(tiny, ran, valkey.url) as running:
+        await ask(running, shared)
+        await running.at_rest()
+        for index in range(100):
+            if index == 20:
+                before = await resources(running, valkey)
+            await cancel_in_prefill(running, ran, shared[:96] + make_prompt(544, seed=index))
+        async with asyncio.timeout(10):
+            while (now := await resources(running, valkey)) != before:
+                await asyncio.sleep(0.01)
+        assert 0 == now["leases"]
+        assert [{}, {}, {}] == [stage._tables._rows for stage in loaded]
+        prompt = shared[:96] + make_prompt(544, seed=99)
+        answer = await ask(running, prompt)
+        await running.at_rest()
+    assert reference.generate(prompt, NEW_TOKENS) == list(answer.output_ids)
+    assert answer.cached_tokens >= 96
+    check_parts(ran)
+
+
+async def cancel_in_prefill(running: Mesh, ran: list[RecordedStage], prompt: list[int]) -> None:
+    """Cancel a request once the first stage has run its third chunk, and come to rest."""
+    wanted = len(ran[0].microbatches) + 3
+    call = running.stub.Generate(pb.GenerateRequest(input_ids=pb.TokenIds(ids=prompt)))
+    reading = asyncio.ensure_future(call.read())
+    async with asyncio.timeout(10):
+        while len(ran[0].microbatches) < wanted:
+            await asyncio.sleep(0.001)
+    call.cancel()
+    await asyncio.gather(reading, return_exceptions=True)
+    await running.at_rest()
+    assert len(ran[0].microbatches) < wanted - 3 + 9, "the whole prompt was computed for nobody"
+
+
+async def resources(running: Mesh, valkey: Valkey) -> dict[str, int]:
+    """Count what a request could leave behind, but for pages and rows."""
+    hicache = running.control_loop._cache._hicache
+    assert hicache is not None
+    stats = await hicache._stub.GetStats(hicache_pb2.GetStatsRequest())
+    with valkey.client() as client:
+        clients = client.client_list()
+    return {
+        "leases": stats.num_leases,
+        "redis connections": len(clients),
+        "worker streams": len(running.control_loop.workers._streams),
+        "cache calls": len(running.control_loop._cache._tasks),
+        "followed timelines": len(running.control_loop.workers.timeline._tracks),
+    }
 
 
 async def test_pages_of_one_split_serve_another(
@@ -158,10 +271,10 @@ async def test_pages_of_one_split_serve_another(
     """A prompt written by two stages is a hit on three, with the same ids."""
     prompt = make_prompt(100, seed=5)
     expected = reference.generate(prompt, NEW_TOKENS)
-    async with cached_mesh(tiny, 2, valkey.url) as running:
+    async with cached_mesh(tiny, stages(tiny, 2), valkey.url) as running:
         await ask(running, prompt)
         await running.at_rest()
-    async with cached_mesh(tiny, 3, valkey.url) as running:
+    async with cached_mesh(tiny, stages(tiny, 3), valkey.url) as running:
         async with asyncio.timeout(10):
             while (await ask(running, prompt)).cached_tokens == 0:
                 await running.at_rest()
@@ -172,7 +285,7 @@ async def test_pages_of_one_split_serve_another(
 async def test_a_salt_keeps_prefixes_apart(tiny: Path, valkey: Valkey) -> None:
     """Requests of another salt must not see that a prompt was cached."""
     prompt = make_prompt(40, seed=6)
-    async with cached_mesh(tiny, 2, valkey.url) as running:
+    async with cached_mesh(tiny, stages(tiny, 2), valkey.url) as running:
         await ask(running, prompt, cache_salt="a")
         await running.at_rest()
         other = await ask(running, prompt, cache_salt="b")
@@ -187,7 +300,7 @@ async def test_without_redis_the_mesh_serves_as_if_nothing_were_cached(
     """A cache failure is a miss, never a failed request; it heals by itself."""
     prompt = make_prompt(60, seed=7)
     expected = reference.generate(prompt, NEW_TOKENS)
-    async with cached_mesh(tiny, 2, valkey.url) as running:
+    async with cached_mesh(tiny, stages(tiny, 2), valkey.url) as running:
         await ask(running, prompt)
         await running.at_rest()
         valkey.stop()
@@ -212,6 +325,7 @@ async def test_without_hicache_the_mesh_serves_as_if_nothing_were_cached(
     """An address where nobody answers costs a little time at most."""
     prompt = make_prompt(60, seed=8)
     nobody = "127.0.0.1:9"
+    before = REGISTRY.get_sample_value("chunkmesh_cache_faults_total") or 0
     async with mesh(tiny, stages(tiny, 2), hicache_url=nobody) as running:
         for _ in range(3):
             answer = await ask(running, prompt)
@@ -220,6 +334,7 @@ async def test_without_hicache_the_mesh_serves_as_if_nothing_were_cached(
                 answer.cached_tokens,
             )
             await running.at_rest()
+    assert (REGISTRY.get_sample_value("chunkmesh_cache_faults_total") or 0) > before
 
 
 async def test_a_seed_gives_the_same_ids_on_any_split(tiny: Path) -> None:

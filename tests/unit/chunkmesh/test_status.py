@@ -26,7 +26,6 @@ def _without_details(code: grpc.StatusCode, details: str = "text") -> grpc.aio.A
     ("error", "code"),
     [
         (errors.InvalidRequest("x"), grpc.StatusCode.INVALID_ARGUMENT),
-        (errors.RequestNotFound("x"), grpc.StatusCode.NOT_FOUND),
         (errors.ConfigError("x"), grpc.StatusCode.FAILED_PRECONDITION),
         (errors.Unavailable("x"), grpc.StatusCode.UNAVAILABLE),
         (errors.StageUnavailable("x"), grpc.StatusCode.UNAVAILABLE),

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import pytest
+from prometheus_client import REGISTRY
 
 from chunkmesh.errors import CacheFault
 from chunkmesh.page_record import Bytes, EncodedPage, PageFormat
@@ -103,11 +104,22 @@ def results() -> Results:
 def page_io(store: PlayedStore, stage: PlayedStage, results: Results) -> Iterator[PageIO]:
     """Run one I/O thread with room for three pages both ways."""
     limits = PageIOLimits(staging_bytes=3 * PAGE_BYTES, store_bytes=3 * PAGE_BYTES)
-    page_io = PageIO([store], stage, LAYERS, report=results.put, limits=limits)
+    page_io = PageIO([store], stage, LAYERS, report=results.put, crashed=_raise, limits=limits)
     page_io.join(FORM)
     yield page_io
     store.may_go.set()
     page_io.close()
+
+
+def not_stored(reason: str) -> float:
+    """Return the counter of pages that were not stored."""
+    name = "chunkmesh_pages_not_stored_total"
+    return REGISTRY.get_sample_value(name, {"reason": reason}) or 0.0
+
+
+def _raise(error: BaseException) -> None:
+    """Fail the test by its unhandled thread."""
+    raise error
 
 
 def pages(*page_ids: int) -> list[StorePage]:
@@ -153,6 +165,7 @@ def test_a_fault_is_no_page_and_no_bad_one(
     page_io: PageIO, store: PlayedStore, results: Results
 ) -> None:
     """Invalidating pages because Redis was away would empty the cache at every hiccup."""
+    before = not_stored("redis")
     store.fault = CacheFault("away")
     page_io.load(1, DIGESTS[:2])
     assert results.get(timeout=5) == LoadResult(load_id=1, num_pages=0, bad_digests=())
@@ -161,7 +174,7 @@ def test_a_fault_is_no_page_and_no_bad_one(
     assert results.get(timeout=5) == LoadResult(load_id=2, num_pages=0, bad_digests=())
     assert results.get(timeout=5) == StoreResult(store_id=3, stored=())
     assert store.num_calls == 1, "no retry storm"
-    assert page_io.num_refused_pages == 1
+    assert not_stored("redis") == before + 1
 
 
 def test_a_full_server_still_gives_pages(
@@ -186,11 +199,12 @@ def test_stores_over_the_limit_are_dropped_not_waited_for(
     page_io: PageIO, store: PlayedStore, results: Results
 ) -> None:
     """A slow Redis costs cached pages, never compute time or memory."""
+    before = not_stored("no room")
     store.may_go.clear()
     page_io.store(1, pages(0, 1))
     page_io.store(2, pages(2, 3))
     page_io.store(3, pages(2))
-    assert page_io.num_dropped_pages == 2
+    assert not_stored("no room") == before + 2
     store.may_go.set()
     ends = {results.get(timeout=5) for _ in range(3)}
     assert ends == {
@@ -266,7 +280,7 @@ def test_a_new_epoch_waits_for_the_page_being_copied(
 
 def test_without_redis_everything_is_a_miss(stage: PlayedStage, results: Results) -> None:
     """A mesh without a cache is a mesh."""
-    page_io = PageIO([], stage, LAYERS, report=results.put)
+    page_io = PageIO([], stage, LAYERS, report=results.put, crashed=_raise)
     page_io.join(FORM)
     page_io.load(1, DIGESTS)
     page_io.store(2, pages(0))
@@ -279,7 +293,7 @@ def test_close_ends_threads_and_connections(stage: PlayedStage, results: Results
     """Nothing is left running, ever."""
     before = threading.active_count()
     stores = [PlayedStore(), PlayedStore()]
-    page_io = PageIO(stores, stage, LAYERS, report=results.put)
+    page_io = PageIO(stores, stage, LAYERS, report=results.put, crashed=_raise)
     assert threading.active_count() == before + 2
     page_io.close()
     assert threading.active_count() == before
@@ -296,3 +310,20 @@ def test_taken_pages_are_writable(page_io: PageIO, results: Results) -> None:
     assert taken is not None
     assert taken.flags.writeable
     assert taken.dtype == np.uint8
+
+
+def test_a_bug_on_an_io_thread_is_told(store: PlayedStore, results: Results) -> None:
+    """A thread that ended in silence would leave pages pinned for ever."""
+
+    class BrokenStage(PlayedStage):
+        def read_page(self, layer: int, page_id: int) -> Bytes:
+            raise KeyError(layer, page_id)
+
+    told: queue.Queue[BaseException] = queue.Queue()
+    page_io = PageIO([store], BrokenStage(), LAYERS, report=results.put, crashed=told.put)
+    page_io.join(FORM)
+    page_io.store(1, pages(0))
+    assert isinstance(told.get(timeout=5), KeyError)
+    page_io.close()
+    assert store.closed
+    assert results.empty()
