@@ -20,9 +20,7 @@ from scheduler.engine_config import EngineConfig
 from scheduler.hicache_client import HiCacheClient
 from scheduler.request_stream import RequestStream
 from scheduler.worker_stream import WorkerStream
-from scheduler.workers import REFORM_S, Workers, new_registry
-
-_TICK_S = 0.1
+from scheduler.workers import LOOK_S, REFORM_S, Workers, new_registry
 
 
 class ControlLoop:
@@ -61,7 +59,7 @@ class ControlLoop:
         """Look at the clock until cancelled."""
         try:
             while True:
-                await asyncio.sleep(_TICK_S)
+                await asyncio.sleep(LOOK_S)
                 self.workers.look_at_clock(self._worker_timeout_s)
                 self._handle(events.Tick())
         finally:
