@@ -107,12 +107,16 @@ class ControlLoop:
         self._handle(events.Cancelled(request_id=request_id, cause="abort"))
         return True
 
-    def forget(self, request_id: str) -> None:
-        """End a request whose client is gone; nothing if it has ended."""
-        self.workers.timeline.take(request_id)
-        if request_id in self._requests:
+    def forget(self, request_id: str, stream: RequestStream) -> None:
+        """End the request of a stream whose client is gone.
+
+        Nothing if it has ended: a later request of the same id is another's.
+        """
+        if self._requests.get(request_id) is stream:
             self._drop(request_id)
             self._handle(events.Cancelled(request_id=request_id, cause="gone"))
+        if request_id not in self._requests:
+            self.workers.timeline.take(request_id)
 
     def hear(self, stream: WorkerStream, message: pb.AttachRequest) -> None:
         """Take one message of an attached worker."""

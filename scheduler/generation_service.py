@@ -61,7 +61,7 @@ class GenerationService(generation_pb2_grpc.GenerationServicer):
             ):
                 yield response
         finally:
-            self._loop.forget(request_id)
+            self._loop.forget(request_id, stream)
             _log.info("request ended", request_id=request_id, **stream.summary())
 
     async def Abort(self, request: pb.AbortRequest, _context: _Context) -> pb.AbortResponse:

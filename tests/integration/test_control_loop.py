@@ -6,8 +6,15 @@ import asyncio
 import time
 from pathlib import Path
 
+import numpy as np
+
 from chunkmesh.v1 import generation_pb2 as pb
-from tests.bytes_tokenizer import write_bytes_folder
+from scheduler.detokenizer import Detokenizer
+from scheduler.events import RequestSpec, Sampling
+from scheduler.output_text import OutputText
+from scheduler.request_stream import RequestStream
+from scheduler.stop_strings import StopMatcher
+from tests.bytes_tokenizer import bytes_tokenizer, write_bytes_folder
 from tests.mesh import mesh
 from tests.scripted_stage import Script, scripted_stages
 
@@ -30,3 +37,40 @@ async def test_a_standstill_of_the_scheduler_is_no_silence_of_its_workers(tmp_pa
         complete = await request
         assert epoch == running.control_loop.engine.snapshot().epoch
     assert complete.completion_tokens == 100
+
+
+async def test_the_late_end_of_a_call_does_not_end_the_next_request_of_its_id(
+    tmp_path: Path,
+) -> None:
+    """A call may outlive its request, as when nobody reads it; its id is free by then."""
+    folder = write_bytes_folder(tmp_path / "model", config={"num_hidden_layers": 1})
+    stages = scripted_stages(1, Script(delay_s=0.01))
+    async with mesh(folder, stages) as running:
+        loop = running.control_loop
+        first, second = (RequestStream(prompt_tokens=1, arrived_s=0.0) for _ in range(2))
+        loop.submit(_spec("same"), first, with_timeline=True)
+        loop.abort("same")
+        loop.submit(_spec("same"), second, with_timeline=True)
+        loop.forget("same", first)
+        assert loop.is_running("same")
+        async with asyncio.timeout(10):
+            while (update := await second.next_update()).finished is None:
+                assert update.error is None
+        assert update.finished.reason == "length"
+        assert len(loop.workers.timeline.take("same")) == 5
+        await running.at_rest()
+
+
+def _spec(request_id: str) -> RequestSpec:
+    """Ask for five tokens."""
+    return RequestSpec(
+        request_id=request_id,
+        prompt_ids=np.array([65], dtype=np.uint32),
+        namespace=bytes(32),
+        digests=(),
+        max_new_tokens=5,
+        min_new_tokens=0,
+        end_ids=frozenset(),
+        sampling=Sampling(temperature=0, top_p=1, top_k=0, min_p=0, seed=1),
+        text=OutputText(Detokenizer(bytes_tokenizer()), StopMatcher(())),
+    )
