@@ -140,8 +140,8 @@ def test_what_a_child_started_ends_with_it(family: ProcessFamily, tmp_path: Path
     assert _eventually(lambda: _gone(grandchild))
 
 
-def test_groups_end_in_reverse_order(family: ProcessFamily, tmp_path: Path) -> None:
-    """Workers may still store pages while the servers that they need are up."""
+def _family_that_notes_its_end(family: ProcessFamily, tmp_path: Path) -> Path:
+    """Start a, b and c; return the file to which each adds its name when it ends."""
     order = tmp_path / "order"
     script = (
         "import signal, sys, time\n"
@@ -155,8 +155,24 @@ def test_groups_end_in_reverse_order(family: ProcessFamily, tmp_path: Path) -> N
     for name in "abc":
         family.start(_child(tmp_path, name, script.format(order=str(order), name=name)))
     family.wait_ready(20, _see_nothing)
+    return order
+
+
+def test_groups_end_in_reverse_order(family: ProcessFamily, tmp_path: Path) -> None:
+    """Workers may still store pages while the servers that they need are up."""
+    order = _family_that_notes_its_end(family, tmp_path)
     family.close()
     assert order.read_text() == "cba"
+
+
+def test_one_process_may_end_ahead_of_the_others(family: ProcessFamily, tmp_path: Path) -> None:
+    """A scheduler drains while its workers still compute."""
+    order = _family_that_notes_its_end(family, tmp_path)
+    family.end("b")
+    assert order.read_text() == "b"
+    family.end("nobody")
+    family.close()
+    assert order.read_text() == "bca"
 
 
 def test_a_wait_ends_when_its_observer_raises(family: ProcessFamily, tmp_path: Path) -> None:
