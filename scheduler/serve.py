@@ -134,7 +134,7 @@ def _intake(files: ModelFiles, context_length: int) -> Intake:
         eos_ids=files.eos_ids,
         defaults=files.sampling_defaults,
     )
-    return Intake(Tokenizer(files), door)
+    return Intake(Tokenizer(files, max_tokens=context_length), door)
 
 
 def _readiness(loop: ControlLoop, service: GenerationService) -> Readiness:
