@@ -104,6 +104,11 @@ class Workers:
         if self._streams.get(stream.worker_id) is stream:
             self.lose(stream.worker_id, reason)
 
+    def close(self) -> None:
+        """Give all workers up because the scheduler ends; they will look for another one."""
+        for worker_id in list(self._streams):
+            self.lose(worker_id, "the scheduler is shutting down")
+
     def look_at_clock(self, timeout_s: float) -> None:
         """Give up workers that have been silent too long; form a route if one is due.
 

@@ -31,7 +31,7 @@ class _FaultyMatch(hicache_pb2_grpc.HiCacheServicer):
 
 
 async def test_a_pause_after_a_fault_spares_matches_but_not_a_clear() -> None:
-    """Whoever flushes the cache by hand must not be refused because a match was slow just before."""
+    """Whoever flushes the cache by hand must not be refused because a match was slow."""
     server, servicer = grpc.aio.server(), _FaultyMatch()
     hicache_pb2_grpc.add_HiCacheServicer_to_server(servicer, server)
     port = server.add_insecure_port("127.0.0.1:0")
