@@ -32,7 +32,7 @@ class _FaultyMatch(hicache_pb2_grpc.HiCacheServicer):
 
 async def test_a_pause_after_a_fault_spares_matches_but_not_a_clear() -> None:
     """Whoever flushes the cache by hand must not be refused because a match was slow."""
-    server, servicer = grpc.aio.server(), _FaultyMatch()
+    server, servicer = grpc.aio.server(), _FaultyMatch()  # type: ignore[abstract]
     hicache_pb2_grpc.add_HiCacheServicer_to_server(servicer, server)
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
