@@ -296,3 +296,31 @@ def test_taken_pages_are_writable(page_io: PageIO, results: Results) -> None:
     assert taken is not None
     assert taken.flags.writeable
     assert taken.dtype == np.uint8
+
+
+@pytest.mark.parametrize(
+    "begin", [lambda io: io.load(0, DIGESTS[:1]), lambda io: io.store(0, [])], ids=["load", "store"]
+)
+def test_join_returns_only_behind_a_report_under_way(begin: Callable[[PageIO], None]) -> None:
+    """Ids begin anew in each epoch: told late, an old end would be taken for that of a new store,
+    whose pages would lose their pin while they are read."""
+    reporting, may_go = threading.Event(), threading.Event()
+    reported: list[LoadResult | StoreResult] = []
+
+    def report(result: LoadResult | StoreResult) -> None:
+        reporting.set()
+        assert may_go.wait(5)
+        reported.append(result)
+
+    page_io = PageIO([], PlayedStage(), LAYERS, report=report)
+    page_io.join(FORM)
+    begin(page_io)
+    assert reporting.wait(5)
+    joining = threading.Thread(target=page_io.join, args=(FORM,))
+    joining.start()
+    joining.join(0.1)
+    returned_early = not joining.is_alive()
+    may_go.set()
+    joining.join(5)
+    page_io.close()
+    assert (returned_early, len(reported)) == (False, 1)
