@@ -302,8 +302,7 @@ def test_taken_pages_are_writable(page_io: PageIO, results: Results) -> None:
     "begin", [lambda io: io.load(0, DIGESTS[:1]), lambda io: io.store(0, [])], ids=["load", "store"]
 )
 def test_join_returns_only_behind_a_report_under_way(begin: Callable[[PageIO], None]) -> None:
-    """Ids begin anew in each epoch: told late, an old end would be taken for that of a new store,
-    whose pages would lose their pin while they are read."""
+    """Ids begin anew in each epoch: an old end told late would free the pages of a new store."""
     reporting, may_go = threading.Event(), threading.Event()
     reported: list[LoadResult | StoreResult] = []
 
