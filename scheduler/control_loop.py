@@ -20,9 +20,7 @@ from scheduler.engine_config import EngineConfig
 from scheduler.hicache_client import HiCacheClient
 from scheduler.request_stream import RequestStream
 from scheduler.worker_stream import WorkerStream
-from scheduler.workers import REFORM_S, Workers, new_registry
-
-_TICK_S = 0.1
+from scheduler.workers import LOOK_S, REFORM_S, Workers, new_registry
 
 
 class ControlLoop:
@@ -65,7 +63,7 @@ class ControlLoop:
         """
         try:
             while True:
-                await asyncio.sleep(_TICK_S)
+                await asyncio.sleep(LOOK_S)
                 self.workers.look_at_clock(self._worker_timeout_s)
                 self._handle(events.Tick())
                 self._cache.check()
@@ -114,12 +112,16 @@ class ControlLoop:
         self._handle(events.Cancelled(request_id=request_id, cause="abort"))
         return True
 
-    def forget(self, request_id: str) -> None:
-        """End a request whose client is gone; nothing if it has ended."""
-        self.workers.timeline.take(request_id)
-        if request_id in self._requests:
+    def forget(self, request_id: str, stream: RequestStream) -> None:
+        """End the request of a stream whose client is gone.
+
+        Nothing if it has ended: a later request of the same id is another's.
+        """
+        if self._requests.get(request_id) is stream:
             self._drop(request_id)
             self._handle(events.Cancelled(request_id=request_id, cause="gone"))
+        if request_id not in self._requests:
+            self.workers.timeline.take(request_id)
 
     def hear(self, stream: WorkerStream, message: pb.AttachRequest) -> None:
         """Take one message of an attached worker."""

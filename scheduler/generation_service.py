@@ -67,7 +67,7 @@ class GenerationService(generation_pb2_grpc.GenerationServicer):
             ):
                 yield response
         finally:
-            self._loop.forget(request_id)
+            self._loop.forget(request_id, stream)
             count_request(stream)
             _log.info("request ended", request_id=request_id, epoch=epoch, **stream.summary())
 

@@ -71,7 +71,8 @@ class HiCacheClient:
         await self._call(self._stub.Commit, request)
 
     async def clear(self) -> int | None:
-        """Forget all pages; None if HiCache did not answer."""
+        """Forget all pages, trying at once even after a fault; None if HiCache did not answer."""
+        self._paused_until_s = 0.0
         answer = await self._call(self._stub.Clear, pb.ClearRequest(), deadline_s=10.0)
         return None if answer is None else answer.num_pages
 

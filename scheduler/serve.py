@@ -28,6 +28,8 @@ from scheduler.tokenizer import Tokenizer
 from scheduler.validation import Door
 
 _log = structlog.get_logger(__name__)
+_ATTACH_GRACE_S = 1.0
+"""Time for Attach streams to end by themselves once their workers are given up."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,8 +84,9 @@ async def running(settings: SchedulerSettings) -> AsyncIterator[RunningScheduler
         generation_pb2_grpc.add_GenerationServicer_to_server(service, users.server)
         stage_pb2_grpc.add_StageControlServicer_to_server(AttachService(loop), internal.server)
         internal_address = await stack.enter_async_context(
-            internal.listening(settings.listen("internal_port"), grace_s=0)
+            internal.listening(settings.listen("internal_port"), grace_s=_ATTACH_GRACE_S)
         )
+        stack.callback(loop.workers.close)
         internal.set_serving(serving=True)
         tasks = await stack.enter_async_context(asyncio.TaskGroup())
         clock = tasks.create_task(loop.run())
@@ -142,7 +145,7 @@ def _intake(files: ModelFiles, context_length: int) -> Intake:
         eos_ids=files.eos_ids,
         defaults=files.sampling_defaults,
     )
-    return Intake(Tokenizer(files), door)
+    return Intake(Tokenizer(files, max_tokens=context_length), door)
 
 
 def _readiness(loop: ControlLoop, service: GenerationService) -> Readiness:

@@ -40,8 +40,8 @@ class SchedulerSettings(Settings):
     """Tokens a KV page holds."""
     chunked_prefill_size: Annotated[int, Field(ge=1, le=1 << 20)] = 256
     """Most prefill tokens in one microbatch, which is also the chunk of a long prompt."""
-    pp_async_batch_depth: Annotated[int, Field(ge=0, le=64)] = 0
-    """Microbatches in flight beyond one more than there are stages."""
+    pp_async_batch_depth: Annotated[int, Field(ge=-64, le=64)] = 0
+    """Microbatches in flight beyond one more than there are stages; negative for fewer."""
     decode_groups: Annotated[int, Field(ge=1)] | None = None
     """Groups that decoding requests are spread over; as many as there are stages if not given."""
     max_running_requests: Annotated[int, Field(ge=1)] = 256

@@ -23,8 +23,11 @@ from scheduler.stop_strings import StopMatcher
 class Tokenizer:
     """A model folder's tokenizer and chat template."""
 
-    def __init__(self, files: ModelFiles) -> None:
+    def __init__(self, files: ModelFiles, *, max_tokens: int | None = None) -> None:
         """Load tokenizer.json and compile the chat template.
+
+        A text that max_tokens of the longest token could not hold is refused before it is encoded:
+        tens of megabytes would take minutes and gigabytes, only to be refused then.
 
         Raises:
             ConfigError: the tokenizer, its BOS token or the template is not usable.
@@ -41,6 +44,8 @@ class Tokenizer:
             for id_, token in self._tokenizer.get_added_tokens_decoder().items()
             if token.special
         )
+        longest = max(map(len, self._tokenizer.get_vocab(with_added_tokens=True)), default=1)
+        self._max_chars = None if max_tokens is None else max_tokens * longest
         self._template = (
             None
             if files.chat_template is None
@@ -48,7 +53,12 @@ class Tokenizer:
         )
 
     def encode(self, text: str) -> TokenIds:
-        """Return the ids of a text prompt. Blocks (a second a million ids), leaves the GIL."""
+        """Return the ids of a text prompt. Blocks (a second a million ids), leaves the GIL.
+
+        Raises:
+            InvalidRequest: the text cannot fit.
+        """
+        self._check_length(text, field="text")
         ids = self._encode(text, add_special_tokens=True)
         if self._bos_id is None:
             return ids
@@ -61,11 +71,14 @@ class Tokenizer:
         """Return the ids of a chat, ending where the assistant is to go on. Blocks as encode does.
 
         Raises:
-            InvalidRequest: the model has no chat template, or it refuses these messages.
+            InvalidRequest: the model has no chat template, or it refuses these messages, or what it
+                makes of them cannot fit.
         """
         if self._template is None:
             raise InvalidRequest("the model has no chat template; send text instead", field="chat")
-        return self._encode(self._template.render(messages), add_special_tokens=False)
+        text = self._template.render(messages)
+        self._check_length(text, field="chat")
+        return self._encode(text, add_special_tokens=False)
 
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         """Return the text of ids that form a whole output."""
@@ -75,6 +88,14 @@ class Tokenizer:
         """Return a fresh sink for one request's output."""
         skipped_ids = self._special_ids if skip_special_tokens else frozenset[int]()
         return OutputText(Detokenizer(self._tokenizer, skipped_ids), StopMatcher(stop))
+
+    def _check_length(self, text: str, *, field: str) -> None:
+        if self._max_chars is not None and len(text) > self._max_chars:
+            raise InvalidRequest(
+                f"the prompt has {len(text)} characters; the context cannot hold more than "
+                f"{self._max_chars}",
+                field=field,
+            )
 
     def _encode(self, text: str, *, add_special_tokens: bool) -> TokenIds:
         # encode() would hold the GIL; the batch call releases it.

@@ -32,6 +32,8 @@ from scheduler.worker_stream import WorkerStream
 _log = structlog.get_logger()
 _MAX_TIMELINE = 4096
 """Microbatches that are kept of each request that asked for its timeline."""
+LOOK_S = 0.1
+"""Time between two looks at the clock."""
 REFORM_S = 1.0
 """Pause before a route that failed is formed again."""
 
@@ -57,6 +59,8 @@ class Workers:
         self._max_microbatch_tokens = max_microbatch_tokens
         self._rope = rope
         self._streams: dict[str, WorkerStream] = {}
+        self._looked_s = time.monotonic()
+        """When look_at_clock was last called."""
 
     @property
     def route(self) -> list[WorkerHello]:
@@ -100,10 +104,22 @@ class Workers:
         if self._streams.get(stream.worker_id) is stream:
             self.lose(stream.worker_id, reason)
 
+    def close(self) -> None:
+        """Give all workers up because the scheduler ends; they will look for another one."""
+        for worker_id in list(self._streams):
+            self.lose(worker_id, "the scheduler is shutting down")
+
     def look_at_clock(self, timeout_s: float) -> None:
-        """Give up workers that have been silent too long; form a route if one is due."""
+        """Give up workers that have been silent too long; form a route if one is due.
+
+        Time in which this loop itself stood still is nobody's silence: what workers said meanwhile
+        is still unread.
+        """
         now_s = time.monotonic()
+        deaf_s = max(0.0, now_s - self._looked_s - LOOK_S)
+        self._looked_s = now_s
         for stream in list(self._streams.values()):
+            stream.last_heard_s = min(now_s, stream.last_heard_s + deaf_s)
             silent_s = now_s - stream.last_heard_s
             if silent_s > timeout_s:
                 self.lose(stream.worker_id, f"silent for {silent_s:.1f} s")

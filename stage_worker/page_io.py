@@ -86,8 +86,8 @@ class _Store:
 class PageIO:
     """Owner of the I/O threads of one stage.
 
-    Its methods are for one thread. report is called on I/O threads and must not block; results of
-    an epoch that join has ended are not reported, save one that is being reported just then.
+    Its methods are for one thread. report is called on I/O threads, must not block and must not
+    call back. Once join has returned, nothing of an earlier epoch is reported: its ids come again.
     crashed hears, on an I/O thread, of a bug that ended it.
     """
 
@@ -236,10 +236,11 @@ class PageIO:
             )
             if good < len(digests):
                 break
-        if self._staging.finish(job.staged, num_pages):
-            self._report(
-                LoadResult(load_id=job.staged.load_id, num_pages=num_pages, bad_digests=bad)
-            )
+        with self._changed:
+            if self._staging.finish(job.staged, num_pages):
+                self._report(
+                    LoadResult(load_id=job.staged.load_id, num_pages=num_pages, bad_digests=bad)
+                )
 
     def _read(
         self, job: _Load, digests: Sequence[bytes], into: Bytes, store: PageStore | None
@@ -267,9 +268,8 @@ class PageIO:
             _REFUSED_PAGES.inc(len(job.pages) - len(stored))
         with self._changed:
             self._store_bytes -= job.num_bytes
-            wanted = job.epoch == self._epoch
-        if wanted:
-            self._report(StoreResult(store_id=job.store_id, stored=tuple(stored)))
+            if job.epoch == self._epoch:
+                self._report(StoreResult(store_id=job.store_id, stored=tuple(stored)))
 
     def _write(self, pages: Sequence[EncodedPage], store: PageStore) -> tuple[bool, ...]:
         try:

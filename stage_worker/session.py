@@ -72,6 +72,8 @@ class Session:
         self._outbox: deque[pb.AttachRequest] = deque()
         self._news = asyncio.Event()
         self._last_seq_no: int | None = None
+        self._ended = False
+        """Whether the stream is over, so that nothing more is said on it."""
 
     def say(self, message: pb.AttachRequest) -> None:
         """Queue a message to the scheduler; on the event loop."""
@@ -102,6 +104,8 @@ class Session:
                 await self._obey(response)
         finally:
             heart.cancel()
+            self._ended = True
+            self._news.set()
             await self._leave_epoch()
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
@@ -127,8 +131,8 @@ class Session:
         )
 
     async def _messages(self) -> AsyncIterator[pb.AttachRequest]:
-        """Yield what there is to say."""
-        while True:
+        """Yield what there is to say until the stream ends."""
+        while not self._ended:
             while self._outbox:
                 yield self._outbox.popleft()
             self._news.clear()

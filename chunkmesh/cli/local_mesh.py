@@ -16,7 +16,7 @@ from typing import Self, TypeVar
 
 from chunkmesh.cli.child_process import ChildCommand
 from chunkmesh.cli.endpoints import MeshEndpoints
-from chunkmesh.cli.mesh_commands import planned_central, planned_workers
+from chunkmesh.cli.mesh_commands import SCHEDULER, planned_central, planned_workers
 from chunkmesh.cli.mesh_options import MeshOptions
 from chunkmesh.cli.mesh_ports import choose_endpoints
 from chunkmesh.cli.partition import read_num_layers, stage_ranges
@@ -90,7 +90,10 @@ class LocalMesh:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Take everything down: workers, scheduler, hicache-server, Redis."""
+        """Take everything down: workers, scheduler, hicache-server, Redis.
+
+        Unless something failed the scheduler goes first: it lets running requests end.
+        """
         self._take_down(keep_logs=kind is not None and issubclass(kind, Exception))
 
     def _abandon(
@@ -136,7 +139,11 @@ class LocalMesh:
     def _take_down(self, *, keep_logs: bool) -> None:
         try:
             if self._family is not None:
-                self._family.close()
+                try:
+                    if not keep_logs:
+                        self._family.end(SCHEDULER)
+                finally:
+                    self._family.close()
                 self._family = None
         finally:
             if not keep_logs and self._options.log_dir is None:

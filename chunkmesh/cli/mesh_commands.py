@@ -16,6 +16,8 @@ from chunkmesh.cli.partition import inclusive
 from chunkmesh.cli.process_family import PlannedChild
 from chunkmesh.cli.readiness import SideDoor
 
+SCHEDULER = "scheduler"
+"""Name of the scheduler's process."""
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
@@ -64,7 +66,7 @@ def _scheduler(options: MeshOptions, endpoints: MeshEndpoints) -> PlannedChild:
         "--chunked-prefill-size": options.chunked_prefill_tokens,
     }
     return PlannedChild(
-        command=_module("scheduler", "scheduler", (*_words(flags), *options.scheduler_flags)),
+        command=_module(SCHEDULER, "scheduler", (*_words(flags), *options.scheduler_flags)),
         probe=SideDoor(address=endpoints.side_door),
         address=str(endpoints.scheduler),
     )

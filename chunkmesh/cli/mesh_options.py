@@ -48,8 +48,8 @@ class MeshOptions:
     log_dir: Path | None = None
     """Where logs go and stay; None makes a temporary folder, kept only after a failure."""
     ready_timeout_s: float = 300.0
-    grace_s: float = 10.0
-    """How long each group of processes may take to end before SIGKILL."""
+    grace_s: float = 40.0
+    """How long each group of processes may take to end before SIGKILL; the scheduler may drain."""
 
     def __post_init__(self) -> None:
         """Refuse what no mesh can be.

@@ -112,6 +112,10 @@ class ProcessFamily:
             if code is not None:
                 raise _died(member.process, code)
 
+    def end(self, name: str) -> None:
+        """End one process, if it was started, while all others still serve it."""
+        self._end([member for member in self._members() if member.process.name == name])
+
     def close(self) -> None:
         """End all processes, the last group first: SIGTERM, up to the grace, then SIGKILL.
 
@@ -119,15 +123,7 @@ class ProcessFamily:
         """
         try:
             for group in reversed(self._groups):
-                for member in group:
-                    member.process.ask_to_end()
-                deadline = time.monotonic() + self._grace_s
-                while time.monotonic() < deadline and any(
-                    member.process.exit_code() is None for member in group
-                ):
-                    time.sleep(0.02)
-                for member in group:
-                    member.process.reap()
+                self._end(group)
         finally:
             for member in self._members():
                 member.process.reap()
@@ -136,6 +132,17 @@ class ProcessFamily:
         """Send SIGKILL to everything; `close` is still needed."""
         for member in self._members():
             member.process.kill()
+
+    def _end(self, members: list[_Member]) -> None:
+        for member in members:
+            member.process.ask_to_end()
+        deadline = time.monotonic() + self._grace_s
+        while time.monotonic() < deadline and any(
+            member.process.exit_code() is None for member in members
+        ):
+            time.sleep(0.02)
+        for member in members:
+            member.process.reap()
 
     def _members(self) -> list[_Member]:
         return [member for group in self._groups for member in group]

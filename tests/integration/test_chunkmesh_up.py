@@ -202,6 +202,23 @@ def test_local_mesh_runs_without_a_cache(
     assert not mesh.run_dir.exists()
 
 
+def test_the_scheduler_ends_before_the_workers(
+    model_path: Path,
+    environment: dict[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    """It can let running requests end only while there are workers."""
+    monkeypatch.setenv("PYTHONPATH", environment["PYTHONPATH"])
+    options = MeshOptions(model_path=model_path, num_stages=2, cache=False, log_dir=tmp_path / "l")
+    with LocalMesh(options):
+        pass
+    logs = [tmp_path / "l" / f"{name}.log" for name in ("scheduler", "worker-0", "worker-1")]
+    assert all("fake: stopped" in log.read_text() for log in logs)
+    scheduler, *workers = (log.stat().st_mtime_ns for log in logs)
+    assert scheduler < min(workers)
+
+
 def test_logs_stay_where_the_user_wants_them(
     model_path: Path,
     environment: dict[str, str],

@@ -95,7 +95,9 @@ def test_a_child_that_dies_is_named_with_its_last_lines(
 ) -> None:
     """Without the log's tail a user would have to search for the reason."""
     family.start(_child(tmp_path, "good", _SLEEP))
-    family.start(_child(tmp_path, "bad", "import sys; print('first', flush=True); sys.exit('no weights')"))
+    family.start(
+        _child(tmp_path, "bad", "import sys; print('first', flush=True); sys.exit('no weights')")
+    )
     with pytest.raises(ChildFailed) as caught:
         family.wait_ready(20, _see_nothing)
     assert str(caught.value).startswith("bad ended with exit code 1; the last lines of")
@@ -140,8 +142,8 @@ def test_what_a_child_started_ends_with_it(family: ProcessFamily, tmp_path: Path
     assert _eventually(lambda: _gone(grandchild))
 
 
-def test_groups_end_in_reverse_order(family: ProcessFamily, tmp_path: Path) -> None:
-    """Workers may still store pages while the servers that they need are up."""
+def _family_that_notes_its_end(family: ProcessFamily, tmp_path: Path) -> Path:
+    """Start a, b and c; return the file to which each adds its name when it ends."""
     order = tmp_path / "order"
     script = (
         "import signal, sys, time\n"
@@ -155,8 +157,24 @@ def test_groups_end_in_reverse_order(family: ProcessFamily, tmp_path: Path) -> N
     for name in "abc":
         family.start(_child(tmp_path, name, script.format(order=str(order), name=name)))
     family.wait_ready(20, _see_nothing)
+    return order
+
+
+def test_groups_end_in_reverse_order(family: ProcessFamily, tmp_path: Path) -> None:
+    """Workers may still store pages while the servers that they need are up."""
+    order = _family_that_notes_its_end(family, tmp_path)
     family.close()
     assert order.read_text() == "cba"
+
+
+def test_one_process_may_end_ahead_of_the_others(family: ProcessFamily, tmp_path: Path) -> None:
+    """A scheduler drains while its workers still compute."""
+    order = _family_that_notes_its_end(family, tmp_path)
+    family.end("b")
+    assert order.read_text() == "b"
+    family.end("nobody")
+    family.close()
+    assert order.read_text() == "bca"
 
 
 def test_a_wait_ends_when_its_observer_raises(family: ProcessFamily, tmp_path: Path) -> None:

@@ -157,3 +157,16 @@ def test_a_damaged_file_stops_the_start(tmp_path: Path, file: str) -> None:
     (folder / file).write_text('{"half": ')
     with pytest.raises(ConfigError, match=file):
         Tokenizer(read_model_files(folder))
+
+
+def test_a_text_that_cannot_fit_is_refused_unread(tmp_path: Path) -> None:
+    """Encoding 64 MiB first would hold up every other request for a minute."""
+    files = read_model_files(write_bytes_folder(tmp_path / "model"))
+    tokenizer = Tokenizer(files, max_tokens=10)  # its longest tokens, such as <bos>, have 5
+    assert len(tokenizer.encode("a" * 50)) == 51
+    with pytest.raises(InvalidRequest, match=r"51 characters; .* more than 50") as text:
+        tokenizer.encode("a" * 51)
+    chat = [ChatMessage(role="user", content="a" * 51)]
+    with pytest.raises(InvalidRequest, match="more than 50") as rendered:
+        tokenizer.encode_chat(chat)
+    assert (text.value.field, rendered.value.field) == ("text", "chat")

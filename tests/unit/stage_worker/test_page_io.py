@@ -327,3 +327,31 @@ def test_a_bug_on_an_io_thread_is_told(store: PlayedStore, results: Results) -> 
     page_io.close()
     assert store.closed
     assert results.empty()
+
+
+@pytest.mark.parametrize(
+    "begin", [lambda io: io.load(0, DIGESTS[:1]), lambda io: io.store(0, [])], ids=["load", "store"]
+)
+def test_join_returns_only_behind_a_report_under_way(begin: Callable[[PageIO], None]) -> None:
+    """Ids begin anew in each epoch: an old end told late would free the pages of a new store."""
+    reporting, may_go = threading.Event(), threading.Event()
+    reported: list[LoadResult | StoreResult] = []
+    crashes: list[BaseException] = []
+
+    def report(result: LoadResult | StoreResult) -> None:
+        reporting.set()
+        assert may_go.wait(5)
+        reported.append(result)
+
+    page_io = PageIO([], PlayedStage(), LAYERS, report=report, crashed=crashes.append)
+    page_io.join(FORM)
+    begin(page_io)
+    assert reporting.wait(5)
+    joining = threading.Thread(target=page_io.join, args=(FORM,))
+    joining.start()
+    joining.join(0.1)
+    returned_early = not joining.is_alive()
+    may_go.set()
+    joining.join(5)
+    page_io.close()
+    assert (returned_early, len(reported), crashes) == (False, 1, [])
