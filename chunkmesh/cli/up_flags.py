@@ -23,8 +23,6 @@ class DtypeName(StrEnum):
 
     AUTO = "auto"
     FLOAT32 = "float32"
-    BFLOAT16 = "bfloat16"
-    FLOAT16 = "float16"
 
 
 SchedulerFlags = Annotated[
