@@ -95,7 +95,9 @@ def test_a_child_that_dies_is_named_with_its_last_lines(
 ) -> None:
     """Without the log's tail a user would have to search for the reason."""
     family.start(_child(tmp_path, "good", _SLEEP))
-    family.start(_child(tmp_path, "bad", "import sys; print('first'); sys.exit('no weights')"))
+    family.start(
+        _child(tmp_path, "bad", "import sys; print('first', flush=True); sys.exit('no weights')")
+    )
     with pytest.raises(ChildFailed) as caught:
         family.wait_ready(20, _see_nothing)
     assert str(caught.value).startswith("bad ended with exit code 1; the last lines of")
