@@ -90,5 +90,5 @@ $(VENV)/constraints.txt: $(PINS)
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@if [ -e /proc/driver/nvidia/version ] || command -v nvidia-smi >/dev/null; then grep -v '^torch==' $(PINS); else cat $(PINS); fi > $@.new
 	@echo "Installing ChunkMesh's packages into $(VENV); the first time takes some minutes"
-	python -m pip install --quiet -c $@.new hatchling editables setuptools
+	python -m pip install --quiet -c $@.new hatchling editables setuptools wheel
 	@mv $@.new $@

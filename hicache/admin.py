@@ -12,8 +12,8 @@ import json
 import pathlib
 import sys
 import time
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Annotated, Any, Never, TypeVar
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Annotated, Any, Never, TypeVar, cast
 
 import grpc
 import rich
@@ -23,7 +23,7 @@ import typer
 from chunkmesh.address import HostPort
 from chunkmesh.errors import ConfigError, InvalidRequest
 from chunkmesh.grpc_client import channel
-from chunkmesh.status import from_rpc_error
+from chunkmesh.status import DETAILS_KEY, from_rpc_error
 from chunkmesh.v1 import generation_pb2, generation_pb2_grpc, hicache_pb2, hicache_pb2_grpc
 from hicache.page_runs import PageRun, page_runs
 
@@ -32,6 +32,8 @@ EXIT_USAGE = 2
 EXIT_NOT_FOUND = 3
 _ANSWER_S = 10.0
 _CLEAR_S = 600.0
+
+_WRONG_ADDRESS = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.UNIMPLEMENTED})
 
 _T = TypeVar("_T")
 _Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
@@ -112,7 +114,8 @@ def lookup(
     """Say how much of a prompt is cached, page range by page range; status 3 if nothing is."""
     request = _tokenize_request(text, prompt_file, tokens)
     request.cache_salt = cache_salt
-    tokenized = _run(_tokenize(_address("--scheduler", scheduler), request))
+    users = _address("--scheduler", scheduler)
+    tokenized = _run(users, "--scheduler", _tokenize(users, request))
     digests = tokenized.page_digests
     reply = _ask(
         context.obj,
@@ -136,7 +139,8 @@ def lookup(
         _print(values, as_json=True)
     else:
         _print({name: values[name] for name in values if name != "pages"}, as_json=False)
-        rich.print(_table(runs))
+        if runs:
+            rich.print(_table(runs))
     if not any(run.layers for run in runs):
         raise typer.Exit(EXIT_NOT_FOUND)
 
@@ -181,18 +185,28 @@ def _ask(address: HostPort, call: Callable[[Any], Awaitable[_T]]) -> _T:
         async with channel(address) as link:
             return await call(hicache_pb2_grpc.HiCacheStub(link))
 
-    return _run(ask())
+    return _run(address, "--hicache", ask())
 
 
-def _run(work: Awaitable[_T]) -> _T:
+def _run(address: HostPort, flag: str, work: Awaitable[_T]) -> _T:
+    """Wait for a call to address, which flag names."""
+
     async def bounded() -> _T:
         return await work
 
     try:
         return asyncio.run(bounded())
     except grpc.RpcError as error:
+        if error.code() in _WRONG_ADDRESS and not _said_by_server(error):
+            said = f"no answer from {address} ({error.details()})"
+            _fail(f"{said}: is it up? Name another with {flag} HOST:PORT", EXIT_ERROR)
         known = from_rpc_error(error)
         _fail(str(known), EXIT_USAGE if isinstance(known, InvalidRequest) else EXIT_ERROR)
+
+
+def _said_by_server(error: grpc.RpcError) -> bool:
+    metadata = cast("Iterable[tuple[str, str | bytes]]", error.trailing_metadata() or ())
+    return any(key == DETAILS_KEY for key, _ in metadata)
 
 
 def _address(flag: str, text: str) -> HostPort:

@@ -85,7 +85,7 @@ class GenerationService(generation_pb2_grpc.GenerationServicer):
         self, _request: pb.GetServerInfoRequest, _context: _Context
     ) -> pb.GetServerInfoResponse:
         """Describe the mesh."""
-        fault = self._hicache.fault if self._hicache else "no --hicache-url is set"
+        fault = await self._hicache.current_fault() if self._hicache else "no --hicache-url is set"
         return server_info.server_info(self._loop, cache_fault=fault)
 
     async def Tokenize(

@@ -70,6 +70,11 @@ class HiCacheClient:
         )
         await self._call(self._stub.Commit, request)
 
+    async def current_fault(self) -> str:
+        """Ask why nothing can be cached now, Redis included; empty if all is well."""
+        stats = await self._call(self._stub.GetStats, pb.GetStatsRequest())
+        return self.fault if stats is None else stats.redis_fault
+
     async def clear(self) -> int | None:
         """Forget all pages, trying at once even after a fault; None if HiCache did not answer."""
         self._paused_until_s = 0.0

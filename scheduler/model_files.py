@@ -45,7 +45,9 @@ def read_model_files(folder: Path) -> ModelFiles:
         ConfigError: the folder or required files are missing, or one holds an unusable value.
     """
     if not folder.is_dir():
-        raise ConfigError(f"model path {folder} is no folder")
+        raise ConfigError(
+            f"model path {folder} is no folder (`chunkmesh model path` prints the demo model's)"
+        )
     missing = [name for name in _REQUIRED if not (folder / name).is_file()]
     if missing:
         raise ConfigError(f"model folder {folder} lacks {', '.join(missing)}")

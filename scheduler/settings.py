@@ -12,7 +12,7 @@ from chunkmesh.settings import Address, Port, Settings
 
 
 class SchedulerSettings(Settings):
-    """Settings of chunkmesh-scheduler."""
+    """Takes requests, cuts prompts into chunks and drives the stage workers."""
 
     service: ClassVar[str] = "scheduler"
     command: ClassVar[str] = "chunkmesh-scheduler"

@@ -13,7 +13,7 @@ from chunkmesh.settings import Address, Layers, Port, Settings
 
 
 class WorkerSettings(Settings):
-    """Settings of stage-worker."""
+    """Holds one contiguous range of layers and computes it."""
 
     service: ClassVar[str] = "stage_worker"
     command: ClassVar[str] = "stage-worker"

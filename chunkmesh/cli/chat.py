@@ -11,7 +11,7 @@ import typer
 
 from chunkmesh.cli.answer import follow
 from chunkmesh.cli.exits import EXIT_FAILURE, parse_server, print_error, reported
-from chunkmesh.cli.flags import CacheSalt, MaxNewTokens, Seed, Server, Temperature, TopK, TopP
+from chunkmesh.cli.flags import MAX_UINT32, CacheSalt, Seed, Server, Temperature, TopK, TopP
 from chunkmesh.cli.generate_request import SamplingOptions, chat_of
 from chunkmesh.cli.generation_client import GenerationClient
 from chunkmesh.errors import ChunkMeshError
@@ -47,7 +47,9 @@ def chat(
     *,
     system: Annotated[str | None, typer.Option(help="The system message.")] = None,
     server: Server = "127.0.0.1:50051",
-    max_new_tokens: MaxNewTokens = 512,
+    max_new_tokens: Annotated[
+        int, typer.Option(min=1, max=MAX_UINT32, help="Most new tokens of an answer.")
+    ] = 512,
     temperature: Temperature = None,
     top_p: TopP = None,
     top_k: TopK = None,

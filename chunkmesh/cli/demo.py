@@ -22,7 +22,7 @@ from chunkmesh.cli.mesh_options import MeshOptions
 from chunkmesh.cli.mesh_table import MeshTable
 from chunkmesh.cli.output import output_console
 from chunkmesh.cli.stores_settled import wait_until_settled
-from chunkmesh.errors import ChunkMeshError
+from chunkmesh.errors import ChunkMeshError, ConfigError
 from chunkmesh.v1 import generation_pb2 as pb
 
 _READY_TIMEOUT_S = 120.0
@@ -49,6 +49,8 @@ def demo(
 ) -> None:
     """Start a two-stage mesh and show a chat, a long prompt, and the same prompt from the cache."""
     with reported():
+        if not picture.absolute().parent.is_dir():
+            raise ConfigError(f"--picture {picture}: there is no folder {picture.parent}")
         options = MeshOptions(model_path=model_folder(model_path), ready_timeout_s=_READY_TIMEOUT_S)
         table = MeshTable(Console(stderr=True))
         with table, LocalMesh(options, table.show) as mesh:

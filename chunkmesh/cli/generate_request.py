@@ -41,7 +41,9 @@ def read_prompt(path: Path) -> str:
     """
     try:
         return sys.stdin.read() if str(path) == "-" else path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
         raise ConfigError(f"cannot read {path}: {error}") from error
 
 
@@ -53,8 +55,10 @@ def read_input_ids(path: Path) -> bytes:
     """
     try:
         ids = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"cannot read {path}: {error}") from error
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror or error}") from error
+    except ValueError as error:
+        raise ConfigError(f"cannot read {path} as JSON: {error}") from error
     if not isinstance(ids, list):
         raise ConfigError(f"{path}: expected a JSON list of token ids")
     for index, token_id in enumerate(ids):

@@ -92,6 +92,11 @@ def _own_errors(server: HostPort) -> Iterator[None]:
                 f"no answer from {server} ({error.details()}): start a mesh with"
                 " `chunkmesh up --model-path demo`, or name another with --server HOST:PORT"
             ) from error
+        if error.code() is grpc.StatusCode.UNIMPLEMENTED:
+            raise Unavailable(
+                f"{server} does not serve chunkmesh.v1.Generation: name the scheduler's users' port"
+                " (50051 by default)"
+            ) from error
         raise from_rpc_error(error) from error
 
 

@@ -41,13 +41,13 @@ class PrefillBar:
 
     def show(self, progress: pb.PromptProgress) -> None:
         """Draw one progress message."""
-        self._progress.start()
         self._progress.update(
             self._task,
             total=progress.total,
             completed=progress.processed,
             note=describe(progress),
         )
+        self._progress.start()
 
     def hide(self) -> None:
         """Clear the bar; calling it again does nothing."""

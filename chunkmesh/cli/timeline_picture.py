@@ -76,9 +76,12 @@ def _dress(axes: Axes, panel: Panel, span_s: float) -> None:
     axes.set_title(panel.title, loc="left", fontsize=11.5, fontweight="bold", color=_INK, pad=8)
     axes.set_xlim(0, span_s)
     axes.set_ylim(num_stages - 0.42, -0.5)
-    labels = [
-        f"stage {stage}\n{panel.timeline.busy_share(stage):.0%} busy" for stage in range(num_stages)
-    ]
+    labels = [f"stage {stage}" for stage in range(num_stages)]
+    if len(panel.timeline.chunks) > 1:  # a lone chunk fills one stage after the other anyhow
+        labels = [
+            f"{label}\n{panel.timeline.busy_share(stage):.0%} busy"
+            for stage, label in enumerate(labels)
+        ]
     axes.set_yticks(range(num_stages), labels, fontsize=9.5, color=_INK)
     axes.tick_params(length=0, labelcolor=_INK)
     axes.tick_params(axis="x", labelbottom=True)

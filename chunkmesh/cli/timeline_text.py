@@ -87,5 +87,7 @@ def _chunk_rows(timeline: Timeline) -> list[str]:
             cell = " / ".join(f"{seconds * 1000:7.1f}" for seconds in times_s)
             row += f"  {cell:>34}"
         rows.append(row)
+    if len(timeline.chunks) == 1:
+        return rows
     shares = ", ".join(f"stage {stage} {timeline.busy_share(stage):.0%}" for stage in stages)
     return [*rows, f"computing during prefill: {shares}"]
