@@ -220,12 +220,9 @@ async def test_o12_cancels_leave_leases_connections_and_streams_as_they_were(
         await running.at_rest()
         for index in range(100):
             if index == 20:
-                before = await resources(running, valkey)
+                before = await resources_at_rest(running, valkey)
             await cancel_in_prefill(running, ran, shared[:96] + make_prompt(544, seed=index))
-        async with asyncio.timeout(10):
-            while (now := await resources(running, valkey)) != before:
-                await asyncio.sleep(0.01)
-        assert 0 == now["leases"]
+        assert before == await resources_at_rest(running, valkey)
         assert [{}, {}, {}] == [stage._tables._rows for stage in loaded]
         prompt = shared[:96] + make_prompt(544, seed=99)
         answer = await ask(running, prompt)
@@ -247,6 +244,14 @@ async def cancel_in_prefill(running: Mesh, ran: list[RecordedStage], prompt: lis
     await asyncio.gather(reading, return_exceptions=True)
     await running.at_rest()
     assert len(ran[0].microbatches) < wanted - 3 + 9, "the whole prompt was computed for nobody"
+
+
+async def resources_at_rest(running: Mesh, valkey: Valkey) -> dict[str, int]:
+    """Count what is left once no call to the cache is under way and all leases are back."""
+    async with asyncio.timeout(10):
+        while (now := await resources(running, valkey))["leases"] or now["cache calls"]:
+            await asyncio.sleep(0.01)
+    return now
 
 
 async def resources(running: Mesh, valkey: Valkey) -> dict[str, int]:
@@ -303,7 +308,11 @@ async def test_without_redis_the_mesh_serves_as_if_nothing_were_cached(
     async with cached_mesh(tiny, stages(tiny, 2), valkey.url) as running:
         await ask(running, prompt)
         await running.at_rest()
+        assert await cache_fault(running) == ""
         valkey.stop()
+        async with asyncio.timeout(10):
+            while not await cache_fault(running):
+                await asyncio.sleep(0.02)
         for _ in range(3):
             answer = await ask(running, prompt)
             assert expected == list(answer.output_ids)
@@ -317,6 +326,13 @@ async def test_without_redis_the_mesh_serves_as_if_nothing_were_cached(
                 if answer.cached_tokens == 48:
                     break
                 await asyncio.sleep(0.1)
+        assert await cache_fault(running) == ""
+
+
+async def cache_fault(running: Mesh) -> str:
+    """Return what users are told of the cache."""
+    info = await running.stub.GetServerInfo(pb.GetServerInfoRequest())
+    return info.cache_fault
 
 
 async def test_without_hicache_the_mesh_serves_as_if_nothing_were_cached(
