@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import torch
 
+from stage_worker.heads_projection import HeadsProjection
+from stage_worker.layer_weights import LayerWeights
 from stage_worker.mlp import GatedMlp
 from stage_worker.model_config import ModelConfig
 from stage_worker.norm import RmsNorm
-from stage_worker.rope import rotate
 from stage_worker.step import LastRowsStep, Step
-from stage_worker.weights import LayerWeights
 
 
 class DecoderLayer:
@@ -20,26 +20,22 @@ class DecoderLayer:
 
     def __init__(self, weights: LayerWeights, config: ModelConfig) -> None:
         self._attention_norm = RmsNorm(weights.attention_norm_D, config.rms_norm_eps)
-        self._qkv_DN = weights.qkv_KN
-        self._o_ND = weights.o_KN
+        self._heads = HeadsProjection(weights.attention, config.rms_norm_eps)
         self._mlp_norm = RmsNorm(weights.mlp_norm_D, config.rms_norm_eps)
-        self._mlp = GatedMlp(weights.gate_up_KN, weights.down_KN)
+        self._mlp = GatedMlp(weights.mlp)
 
     def write_kv(self, layer: int, hidden_TD: torch.Tensor, step: Step) -> None:
         """Compute queries, keys and values and put the latter two into the pool."""
-        buffers = step.buffers
-        self._attention_norm(hidden_TD, buffers.normed_TD)
-        torch.mm(buffers.normed_TD, self._qkv_DN, out=buffers.qkv_TN)
-        rotate(buffers.qk, step.rotation, buffers.roped)
+        self._attention_norm(hidden_TD, step.buffers.normed_TD)
+        self._heads.project(step.buffers, step.rotation)
         step.write_kv(layer)
 
     def add_to(self, layer: int, hidden_TD: torch.Tensor, step: Step | LastRowsStep) -> None:
         """Attend with the queries of write_kv and add both blocks to hidden_TD."""
-        buffers = step.buffers
         step.attend(layer)
-        hidden_TD.addmm_(buffers.attended_TN, self._o_ND)
-        self._mlp_norm(hidden_TD, buffers.normed_TD)
-        self._mlp.add_to(hidden_TD, buffers)
+        self._heads.add_to(hidden_TD, step.buffers)
+        self._mlp_norm(hidden_TD, step.buffers.normed_TD)
+        self._mlp.add_to(hidden_TD, step.buffers)
 
 
 class Decoder:

@@ -41,10 +41,16 @@ class PoolShape:
 
 
 class KvPool:
-    """Owns the memory of all pages; only the compute thread writes it."""
+    """Owns the memory of all pages; only the compute thread writes it.
 
-    def __init__(self, shape: PoolShape, dtype: torch.dtype) -> None:
+    windows says for each layer how many positions a query sees of it; None is all.
+    """
+
+    def __init__(
+        self, shape: PoolShape, dtype: torch.dtype, windows: tuple[int | None, ...]
+    ) -> None:
         self.shape = shape
+        self.windows = windows
         self.page_layer_bytes = shape.page_elements * dtype.itemsize
         self._pool_L2HSD = torch.zeros(
             shape.num_layers,
@@ -60,12 +66,12 @@ class KvPool:
         run_2LHnD = self._pool_L2HSD[:, :, None, :, run.begin : run.end].flatten(0, 1).unbind(0)
         return tuple(zip(run_2LHnD[0::2], run_2LHnD[1::2], strict=True))
 
-    def gather(self, layer: int, page_index_P: torch.Tensor, num_tokens: int) -> KeysValues:
-        """Copy the first tokens of scattered pages of one layer (index in the stage) together."""
+    def gather(self, layer: int, page_index_P: torch.Tensor, tokens: slice) -> KeysValues:
+        """Copy tokens of scattered pages of one layer (index in the stage) together."""
         heads, head_dim = self.shape.num_kv_heads, self.shape.head_dim
         paged = self._pool_L2HSD[layer].view(2, heads, self.shape.num_pages, -1)
         dense = paged.index_select(2, page_index_P).view(2, 1, heads, -1, head_dim)
-        return dense[0, :, :, :num_tokens], dense[1, :, :, :num_tokens]
+        return dense[0, :, :, tokens], dense[1, :, :, tokens]
 
     def read_page(self, layer: int, page_id: int) -> npt.NDArray[np.uint8]:
         """Return a copy of a page's bytes in one layer (index in the stage)."""
@@ -97,7 +103,8 @@ class ContextReader:
 
     def __init__(self, pool: KvPool, context: Context) -> None:
         self._pool = pool
-        self._num_tokens = context.num_tokens
+        skipped = context.skipped_tokens
+        self._tokens = slice(skipped, skipped + context.num_tokens)
         self._page_index: torch.Tensor | None = None
         self._layers: tuple[Sequence[KeysValues], ...] = ()
         if context.page_ids:
@@ -110,4 +117,4 @@ class ContextReader:
         """Return the context's keys and values in one layer, in one piece or several."""
         if self._page_index is None:
             return self._layers[layer]
-        return (self._pool.gather(layer, self._page_index, self._num_tokens),)
+        return (self._pool.gather(layer, self._page_index, self._tokens),)

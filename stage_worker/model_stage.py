@@ -46,7 +46,7 @@ class ModelStage:
         self._embedding_VD = weights.embedding_VD
         self._decoder = Decoder(weights.layers, config)
         self._head = None if weights.head is None else Head(weights.head, config.rms_norm_eps)
-        self._rope = Rope(head_dim=config.head_dim, theta=config.rope_theta)
+        self._rope = Rope(config.rope, config.head_dim)
         self._workspace = Workspace(config, description.dtype)
         self._pool: KvPool | None = None
         self._tables = PageTables(num_pages=0, page_tokens=1)
@@ -65,7 +65,9 @@ class ModelStage:
         )
         if self._pool is None or self._pool.shape != shape:
             self._pool = None  # frees the old one first
-            self._pool = KvPool(shape, self.description.dtype)
+            layers = slice(self.description.first_layer, self.description.last_layer)
+            windows = self._config.windows[layers]
+            self._pool = KvPool(shape, self.description.dtype, windows)
 
     @torch.inference_mode()
     def forward(

@@ -13,6 +13,9 @@ from stage_worker.model_config import ModelConfig
 _LAYER = re.compile(r"model\.layers\.(\d+)\.(.+)")
 _DERIVED = frozenset({"self_attn.rotary_emb.inv_freq"})  # written by old tools; follows from config
 
+Shapes = dict[str, tuple[str, tuple[int, ...]]]
+"""Role -> name within the layer, and shape."""
+
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class TensorSpec:
@@ -27,23 +30,43 @@ class TensorSpec:
 
 def layer_specs(config: ModelConfig, layer: int) -> tuple[TensorSpec, ...]:
     """Return all tensors of one layer, absolute index."""
-    hidden, inner = config.hidden_size, config.intermediate_size
-    q_width, kv_width = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
+    norm = (config.hidden_size,)
     shapes = {
-        "attention_norm": ("input_layernorm", (hidden,)),
-        "q": ("self_attn.q_proj", (q_width, hidden)),
-        "k": ("self_attn.k_proj", (kv_width, hidden)),
-        "v": ("self_attn.v_proj", (kv_width, hidden)),
-        "o": ("self_attn.o_proj", (hidden, q_width)),
-        "mlp_norm": ("post_attention_layernorm", (hidden,)),
-        "gate": ("mlp.gate_proj", (inner, hidden)),
-        "up": ("mlp.up_proj", (inner, hidden)),
-        "down": ("mlp.down_proj", (hidden, inner)),
+        "attention_norm": ("input_layernorm.weight", norm),
+        **_heads(config),
+        "mlp_norm": ("post_attention_layernorm.weight", norm),
+        **_gated(config, config.intermediate_size, "", "mlp"),
     }
     return tuple(
-        TensorSpec(role=role, name=f"model.layers.{layer}.{part}.weight", shape=shape)
+        TensorSpec(role=role, name=f"model.layers.{layer}.{part}", shape=shape)
         for role, (part, shape) in shapes.items()
     )
+
+
+def _heads(config: ModelConfig) -> Shapes:
+    hidden = config.hidden_size
+    q_width, kv_width = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
+    widths = {"q": q_width, "k": kv_width, "v": kv_width}
+    shapes: Shapes = {
+        part: (f"self_attn.{part}_proj.weight", (width, hidden)) for part, width in widths.items()
+    }
+    shapes["o"] = ("self_attn.o_proj.weight", (hidden, q_width))
+    if config.qkv_bias:
+        for part, width in widths.items():
+            shapes[f"{part}_bias"] = (f"self_attn.{part}_proj.bias", (width,))
+    if config.qk_norm:
+        for part in "qk":
+            shapes[f"{part}_norm"] = (f"self_attn.{part}_norm.weight", (config.head_dim,))
+    return shapes
+
+
+def _gated(config: ModelConfig, inner: int, prefix: str, block: str) -> Shapes:
+    hidden = config.hidden_size
+    return {
+        f"{prefix}gate": (f"{block}.gate_proj.weight", (inner, hidden)),
+        f"{prefix}up": (f"{block}.up_proj.weight", (inner, hidden)),
+        f"{prefix}down": (f"{block}.down_proj.weight", (hidden, inner)),
+    }
 
 
 def embedding_spec(config: ModelConfig) -> TensorSpec:
