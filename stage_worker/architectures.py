@@ -11,10 +11,11 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from chunkmesh.errors import ConfigError
+from stage_worker.experts_config import ExpertsKind
 
-WindowRule = Literal["never", "stated", "late_layers"]
-"""Which layers look back a limited way: none; all, if sliding_window is stated; or those from
-max_window_layers on, where use_sliding_window allows it."""
+WindowRule = Literal["never", "stated", "switched", "late_layers"]
+"""Which layers look back a limited way: none; all, if sliding_window is stated; all, if
+use_sliding_window allows it too; or then only those from max_window_layers on."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +29,8 @@ class Architecture:
     qk_norm: bool = False
     """Each query and key head is normalised before it is turned."""
     window: WindowRule = "never"
+    experts: ExpertsKind | None = None
+    """How config.json describes its mixture of experts; None if it has none."""
     defaults: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     """What fields mean that are absent from config.json, where it is not the same for all."""
 
@@ -43,6 +46,7 @@ _ALL = (
     Architecture(
         name="Qwen3ForCausalLM", qk_norm=True, window="late_layers", defaults={"head_dim": 128}
     ),
+    Architecture(name="Qwen3MoeForCausalLM", qk_norm=True, window="switched", experts="qwen3"),
 )
 ARCHITECTURES: Mapping[str, Architecture] = {entry.name: entry for entry in _ALL}
 

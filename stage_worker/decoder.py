@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import torch
 
+from stage_worker.experts import Experts
 from stage_worker.heads_projection import HeadsProjection
-from stage_worker.layer_weights import LayerWeights
+from stage_worker.layer_weights import ExpertsWeights, GatedWeights, LayerWeights
 from stage_worker.mlp import GatedMlp
 from stage_worker.model_config import ModelConfig
 from stage_worker.norm import RmsNorm
@@ -22,7 +23,7 @@ class DecoderLayer:
         self._attention_norm = RmsNorm(weights.attention_norm_D, config.rms_norm_eps)
         self._heads = HeadsProjection(weights.attention, config.rms_norm_eps)
         self._mlp_norm = RmsNorm(weights.mlp_norm_D, config.rms_norm_eps)
-        self._mlp = GatedMlp(weights.mlp)
+        self._mlp = _feed_forward(weights.mlp, config)
 
     def write_kv(self, layer: int, hidden_TD: torch.Tensor, step: Step) -> None:
         """Compute queries, keys and values and put the latter two into the pool."""
@@ -36,6 +37,15 @@ class DecoderLayer:
         self._heads.add_to(hidden_TD, step.buffers)
         self._mlp_norm(hidden_TD, step.buffers.normed_TD)
         self._mlp.add_to(hidden_TD, step.buffers)
+
+
+def _feed_forward(
+    weights: GatedWeights | ExpertsWeights, config: ModelConfig
+) -> GatedMlp | Experts:
+    if isinstance(weights, GatedWeights):
+        return GatedMlp(weights)
+    assert config.experts is not None, "expert weights without routing"
+    return Experts(weights, config.experts)
 
 
 class Decoder:

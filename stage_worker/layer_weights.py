@@ -3,7 +3,8 @@
 Matrices that read the same input are merged, and each is kept once, in the orientation that the
 multiply likes best.
 
-Shapes: D hidden size, J query and kv heads, d head_dim, K input and N output width of a matrix.
+Shapes: D hidden size, J query and kv heads, d head_dim, K input and N output width of a matrix,
+E experts.
 """
 
 from __future__ import annotations
@@ -39,13 +40,21 @@ class GatedWeights:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ExpertsWeights:
+    """A feed-forward block of many small ones."""
+
+    router_DE: torch.Tensor
+    experts: tuple[GatedWeights, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class LayerWeights:
     """One decoder layer."""
 
     attention_norm_D: torch.Tensor
     attention: HeadsWeights
     mlp_norm_D: torch.Tensor
-    mlp: GatedWeights
+    mlp: GatedWeights | ExpertsWeights
 
 
 def lay_out(raw: RawTensors, config: ModelConfig, dtype: torch.dtype) -> LayerWeights:
@@ -54,7 +63,7 @@ def lay_out(raw: RawTensors, config: ModelConfig, dtype: torch.dtype) -> LayerWe
         attention_norm_D=raw["attention_norm"].to(dtype, copy=True),
         attention=_heads(raw, config, dtype),
         mlp_norm_D=raw["mlp_norm"].to(dtype, copy=True),
-        mlp=_gated(raw, "", dtype),
+        mlp=_experts(raw, config, dtype) if "router" in raw else _gated(raw, "", dtype),
     )
 
 
@@ -77,6 +86,14 @@ def _gated(raw: RawTensors, prefix: str, dtype: torch.dtype) -> GatedWeights:
     return GatedWeights(
         gate_up_KN=merge_outputs([raw[f"{prefix}gate"], raw[f"{prefix}up"]], dtype),
         down_KN=merge_outputs([raw[f"{prefix}down"]], dtype),
+    )
+
+
+def _experts(raw: RawTensors, config: ModelConfig, dtype: torch.dtype) -> ExpertsWeights:
+    num_experts = config.experts.num_experts if config.experts else 0
+    return ExpertsWeights(
+        router_DE=merge_outputs([raw["router"]], dtype),
+        experts=tuple(_gated(raw, f"{index}.", dtype) for index in range(num_experts)),
     )
 
 

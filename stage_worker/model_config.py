@@ -16,6 +16,7 @@ from typing import Any
 from chunkmesh.errors import ConfigError
 from stage_worker.architectures import Architecture, find_architecture
 from stage_worker.config_fields import Fields, count, positive
+from stage_worker.experts_config import ExpertsConfig, parse_experts
 from stage_worker.rope_config import RopeConfig, parse_rope
 
 
@@ -37,11 +38,16 @@ class ModelConfig:
     qk_norm: bool
     windows: tuple[int | None, ...]
     """For each layer, how many positions a query sees, its own included; None for all."""
+    experts: ExpertsConfig | None
     rms_norm_eps: float
     rope: RopeConfig
     max_position_embeddings: int
     tie_word_embeddings: bool
     eos_token_ids: tuple[int, ...]
+
+    def has_experts(self, layer: int) -> bool:
+        """Say whether a layer, absolute index, has experts instead of one dense block."""
+        return self.experts is not None and layer in self.experts.layers
 
     def digest(self) -> bytes:
         """Return the SHA-256 of all fields, 32 bytes; equal for equal models only."""
@@ -92,6 +98,7 @@ def parse_model_config(raw: Mapping[str, Any]) -> ModelConfig:
         qkv_bias=architecture.qkv_bias,
         qk_norm=architecture.qk_norm,
         windows=_windows(raw, architecture),
+        experts=parse_experts(raw, architecture.experts),
         rms_norm_eps=positive(raw, "rms_norm_eps", default=1e-6),
         rope=parse_rope(raw),
         max_position_embeddings=count(raw, "max_position_embeddings"),
@@ -125,13 +132,13 @@ def _windows(raw: Fields, architecture: Architecture) -> tuple[int | None, ...]:
     """Return each layer's window; layer_types, where stated, says which layers have one."""
     num_layers = count(raw, "num_hidden_layers")
     rule = architecture.window
-    unused = rule == "late_layers" and not raw.get("use_sliding_window")
+    unused = rule in {"switched", "late_layers"} and not raw.get("use_sliding_window")
     if rule == "never" or unused or raw.get("sliding_window") is None:
         if "sliding_attention" in (raw.get("layer_types") or ()):
             raise ConfigError("layer_types asks for sliding_attention, but no window is stated")
         return (None,) * num_layers
     window = count(raw, "sliding_window")
-    if rule == "stated":
+    if rule != "late_layers":
         return (window,) * num_layers
     types = raw.get("layer_types")
     if types is None:

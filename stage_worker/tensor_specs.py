@@ -35,7 +35,7 @@ def layer_specs(config: ModelConfig, layer: int) -> tuple[TensorSpec, ...]:
         "attention_norm": ("input_layernorm.weight", norm),
         **_heads(config),
         "mlp_norm": ("post_attention_layernorm.weight", norm),
-        **_gated(config, config.intermediate_size, "", "mlp"),
+        **_feed_forward(config, layer),
     }
     return tuple(
         TensorSpec(role=role, name=f"model.layers.{layer}.{part}", shape=shape)
@@ -57,6 +57,17 @@ def _heads(config: ModelConfig) -> Shapes:
     if config.qk_norm:
         for part in "qk":
             shapes[f"{part}_norm"] = (f"self_attn.{part}_norm.weight", (config.head_dim,))
+    return shapes
+
+
+def _feed_forward(config: ModelConfig, layer: int) -> Shapes:
+    experts = config.experts
+    if experts is None or not config.has_experts(layer):
+        return _gated(config, config.intermediate_size, "", "mlp")
+    shapes: Shapes = {"router": ("mlp.gate.weight", (experts.num_experts, config.hidden_size))}
+    for index in range(experts.num_experts):
+        block = f"mlp.experts.{index}"
+        shapes |= _gated(config, experts.intermediate_size, f"{index}.", block)
     return shapes
 
 

@@ -31,6 +31,14 @@ FAMILIES: Mapping[str, Mapping[str, Any]] = {
     "Mistral": {"sliding_window": 24, "head_dim": 16},
     "Qwen2": {"num_attention_heads": 6, "num_key_value_heads": 3, "hidden_size": 96},
     "Qwen3": {"head_dim": 32, "rms_norm_eps": 1e-2},
+    "Qwen3Moe": {
+        "head_dim": 32,
+        "num_experts": 8,
+        "num_experts_per_tok": 3,
+        "moe_intermediate_size": 48,
+        "norm_topk_prob": True,
+        "mlp_only_layers": [2],
+    },
 }
 """What sets each family's tiny model apart from the common one."""
 
