@@ -10,14 +10,12 @@ E experts.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import torch
 
 from stage_worker.model_config import ModelConfig
-
-RawTensors = Mapping[str, torch.Tensor]
-"""Tensors of a layer as the checkpoint holds them, by role."""
+from stage_worker.stored_tensors import StoredTensors
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +55,7 @@ class LayerWeights:
     mlp: GatedWeights | ExpertsWeights
 
 
-def lay_out(raw: RawTensors, config: ModelConfig, dtype: torch.dtype) -> LayerWeights:
+def lay_out(raw: StoredTensors, config: ModelConfig, dtype: torch.dtype) -> LayerWeights:
     """Copy the tensors of a layer out of their files."""
     return LayerWeights(
         attention_norm_D=raw["attention_norm"].to(dtype, copy=True),
@@ -67,7 +65,7 @@ def lay_out(raw: RawTensors, config: ModelConfig, dtype: torch.dtype) -> LayerWe
     )
 
 
-def _heads(raw: RawTensors, config: ModelConfig, dtype: torch.dtype) -> HeadsWeights:
+def _heads(raw: StoredTensors, config: ModelConfig, dtype: torch.dtype) -> HeadsWeights:
     bias_N = norm_Jd = None
     if config.qkv_bias:
         bias_N = torch.cat([raw[f"{part}_bias"].to(dtype) for part in "qkv"])
@@ -82,14 +80,14 @@ def _heads(raw: RawTensors, config: ModelConfig, dtype: torch.dtype) -> HeadsWei
     )
 
 
-def _gated(raw: RawTensors, prefix: str, dtype: torch.dtype) -> GatedWeights:
+def _gated(raw: StoredTensors, prefix: str, dtype: torch.dtype) -> GatedWeights:
     return GatedWeights(
         gate_up_KN=merge_outputs([raw[f"{prefix}gate"], raw[f"{prefix}up"]], dtype),
         down_KN=merge_outputs([raw[f"{prefix}down"]], dtype),
     )
 
 
-def _experts(raw: RawTensors, config: ModelConfig, dtype: torch.dtype) -> ExpertsWeights:
+def _experts(raw: StoredTensors, config: ModelConfig, dtype: torch.dtype) -> ExpertsWeights:
     num_experts = config.experts.num_experts if config.experts else 0
     return ExpertsWeights(
         router_DE=merge_outputs([raw["router"]], dtype),

@@ -41,6 +41,8 @@ class ModelConfig:
     experts: ExpertsConfig | None
     rms_norm_eps: float
     rope: RopeConfig
+    fp8_block: tuple[int, int] | None
+    """Rows and columns of a weight that share one scale; None if all weights have full width."""
     max_position_embeddings: int
     tie_word_embeddings: bool
     eos_token_ids: tuple[int, ...]
@@ -101,6 +103,7 @@ def parse_model_config(raw: Mapping[str, Any]) -> ModelConfig:
         experts=parse_experts(raw, architecture.experts),
         rms_norm_eps=positive(raw, "rms_norm_eps", default=1e-6),
         rope=parse_rope(raw),
+        fp8_block=_fp8_block(raw.get("quantization_config")),
         max_position_embeddings=count(raw, "max_position_embeddings"),
         tie_word_embeddings=bool(raw.get("tie_word_embeddings", False)),
         eos_token_ids=_token_ids(raw.get("eos_token_id")),
@@ -123,7 +126,7 @@ def _refuse_unknown(raw: Fields) -> None:
     """Refuse settings that would change the result and that are not computed here."""
     if raw.get("hidden_act", "silu") != "silu":
         raise ConfigError(f"hidden_act={raw['hidden_act']!r} is not known; known is 'silu'")
-    for field in ("attention_bias", "mlp_bias", "quantization_config"):
+    for field in ("attention_bias", "mlp_bias"):
         if raw.get(field):
             raise ConfigError(f"{field}={raw[field]!r} is not supported")
 
@@ -148,6 +151,22 @@ def _windows(raw: Fields, architecture: Architecture) -> tuple[int | None, ...]:
     if len(types) != num_layers or not known.keys() >= set(types):
         raise ConfigError(f"layer_types={types!r} must name {', '.join(known)} for each layer")
     return tuple(known[kind] for kind in types)
+
+
+def _fp8_block(settings: object) -> tuple[int, int] | None:
+    """Read the one way of quantising that is known: eight-bit floats, scaled by block."""
+    if not settings:
+        return None
+    if isinstance(settings, dict) and settings.get("quant_method") == "fp8":
+        block = settings.get("weight_block_size")
+        if isinstance(block, list) and len(block) == 2 and all(type(n) is int for n in block):
+            rows, columns = block
+            if rows > 0 and columns > 0:
+                return rows, columns
+    raise ConfigError(
+        f"quantization_config={settings!r} is not supported; "
+        "known is quant_method 'fp8' with a weight_block_size of two numbers"
+    )
 
 
 def _token_ids(value: object) -> tuple[int, ...]:

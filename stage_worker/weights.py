@@ -14,6 +14,7 @@ import torch
 from stage_worker.checkpoint import Checkpoint
 from stage_worker.layer_weights import LayerWeights, lay_out, merge_outputs
 from stage_worker.model_config import ModelConfig
+from stage_worker.stored_tensors import Block, StoredTensors, scale_spec
 from stage_worker.tensor_specs import TensorSpec, embedding_spec, head_specs, layer_specs
 from stage_worker.weight_digest import WeightDigest
 
@@ -61,7 +62,7 @@ def load_weights(
     is_first, is_last = layers.start == 0, layers.stop == config.num_layers
     num_parts = len(layers) + is_first + is_last
     with Checkpoint(model_path) as checkpoint:
-        reader = _Reader(checkpoint, dtype)
+        reader = _Reader(checkpoint, dtype, config.fp8_block)
         embedding = reader.embedding(config) if is_first else None
         progress(int(is_first), num_parts)
         loaded = []
@@ -70,8 +71,7 @@ def load_weights(
             progress(is_first + len(loaded), num_parts)
         shared = embedding[0] if embedding and config.tie_word_embeddings else None
         head = reader.head(config, shared) if is_last else None
-        expected = frozenset(spec.name for layer in layers for spec in layer_specs(config, layer))
-        checkpoint.check_accounted(expected, layers.start, layers.stop)
+        checkpoint.check_accounted(frozenset(reader.names), layers.start, layers.stop)
     progress(num_parts, num_parts)
     return StageWeights(
         embedding_VD=embedding[0] if embedding else None,
@@ -86,9 +86,12 @@ def load_weights(
 class _Reader:
     """Reads parts of the model, each with its digest, and copies them out of the files."""
 
-    def __init__(self, checkpoint: Checkpoint, dtype: torch.dtype) -> None:
+    def __init__(self, checkpoint: Checkpoint, dtype: torch.dtype, fp8_block: Block | None) -> None:
+        self.names: set[str] = set()
+        """Tensors read so far."""
         self._checkpoint = checkpoint
         self._dtype = dtype
+        self._fp8_block = fp8_block
 
     def layer(self, config: ModelConfig, layer: int) -> tuple[LayerWeights, bytes]:
         raw, digest = self._read(layer_specs(config, layer))
@@ -109,10 +112,17 @@ class _Reader:
         head_DV = merge_outputs([raw["head"]], self._dtype)
         return HeadWeights(norm_D=norm_D, head_DV=head_DV), digest
 
-    def _read(self, specs: tuple[TensorSpec, ...]) -> tuple[dict[str, torch.Tensor], bytes]:
+    def _read(self, specs: tuple[TensorSpec, ...]) -> tuple[StoredTensors, bytes]:
         digest = WeightDigest()
-        tensors = {}
+        stored = StoredTensors(self._fp8_block)
         for spec in specs:
-            tensors[spec.role] = self._checkpoint.read(spec)
-            digest.add(spec.name, tensors[spec.role])
-        return tensors, digest.digest()
+            tensor = self._read_one(spec, digest)
+            scales = scale_spec(spec, tensor.dtype, self._fp8_block)
+            stored.put(spec.role, tensor, self._read_one(scales, digest) if scales else None)
+        return stored, digest.digest()
+
+    def _read_one(self, spec: TensorSpec, digest: WeightDigest) -> torch.Tensor:
+        tensor = self._checkpoint.read(spec)
+        digest.add(spec.name, tensor)
+        self.names.add(spec.name)
+        return tensor

@@ -64,6 +64,7 @@ def test_eos_spellings(eos: int | list[int]) -> None:
         ({"hidden_act": "gelu"}, "gelu"),
         ({"attention_bias": True}, "attention_bias"),
         ({"quantization_config": {"bits": 4}}, "quantization_config"),
+        ({"quantization_config": {"quant_method": "fp8"}}, "weight_block_size"),
         ({"rope_scaling": {"rope_type": "nonsense", "factor": 2}}, "nonsense"),
         ({"rope_scaling": {"type": "dynamic", "factor": 2}}, "dynamic"),
         ({"rope_parameters": {"rope_theta": 1e4, "rope_type": "yarn"}}, "factor=None"),
