@@ -29,6 +29,8 @@ class Architecture:
     qk_norm: bool = False
     """Each query and key head is normalised before it is turned."""
     window: WindowRule = "never"
+    latent: bool = False
+    """Keys and values come from one latent vector."""
     experts: ExpertsKind | None = None
     """How config.json describes its mixture of experts; None if it has none."""
     defaults: Mapping[str, Any] = dataclasses.field(default_factory=dict)
@@ -47,6 +49,18 @@ _ALL = (
         name="Qwen3ForCausalLM", qk_norm=True, window="late_layers", defaults={"head_dim": 128}
     ),
     Architecture(name="Qwen3MoeForCausalLM", qk_norm=True, window="switched", experts="qwen3"),
+    Architecture(
+        name="DeepseekV2ForCausalLM",
+        latent=True,
+        experts="deepseek2",
+        defaults={"q_lora_rank": 1536, "n_shared_experts": 2},
+    ),
+    Architecture(
+        name="DeepseekV3ForCausalLM",
+        latent=True,
+        experts="deepseek3",
+        defaults={"q_lora_rank": 1536, "n_shared_experts": 1, "first_k_dense_replace": 3},
+    ),
 )
 ARCHITECTURES: Mapping[str, Architecture] = {entry.name: entry for entry in _ALL}
 

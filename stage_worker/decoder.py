@@ -9,7 +9,14 @@ import torch
 
 from stage_worker.experts import Experts
 from stage_worker.heads_projection import HeadsProjection
-from stage_worker.layer_weights import ExpertsWeights, GatedWeights, LayerWeights
+from stage_worker.latent_projection import LatentProjection
+from stage_worker.layer_weights import (
+    ExpertsWeights,
+    GatedWeights,
+    HeadsWeights,
+    LatentWeights,
+    LayerWeights,
+)
 from stage_worker.mlp import GatedMlp
 from stage_worker.model_config import ModelConfig
 from stage_worker.norm import RmsNorm
@@ -21,22 +28,31 @@ class DecoderLayer:
 
     def __init__(self, weights: LayerWeights, config: ModelConfig) -> None:
         self._attention_norm = RmsNorm(weights.attention_norm_D, config.rms_norm_eps)
-        self._heads = HeadsProjection(weights.attention, config.rms_norm_eps)
+        self._projection = _projection(weights.attention, config)
         self._mlp_norm = RmsNorm(weights.mlp_norm_D, config.rms_norm_eps)
         self._mlp = _feed_forward(weights.mlp, config)
 
     def write_kv(self, layer: int, hidden_TD: torch.Tensor, step: Step) -> None:
         """Compute queries, keys and values and put the latter two into the pool."""
         self._attention_norm(hidden_TD, step.buffers.normed_TD)
-        self._heads.project(step.buffers, step.rotation)
+        self._projection.project(step.buffers, step.rotation)
         step.write_kv(layer)
 
     def add_to(self, layer: int, hidden_TD: torch.Tensor, step: Step | LastRowsStep) -> None:
         """Attend with the queries of write_kv and add both blocks to hidden_TD."""
         step.attend(layer)
-        self._heads.add_to(hidden_TD, step.buffers)
+        self._projection.add_to(hidden_TD, step.buffers)
         self._mlp_norm(hidden_TD, step.buffers.normed_TD)
         self._mlp.add_to(hidden_TD, step.buffers)
+
+
+def _projection(
+    weights: HeadsWeights | LatentWeights, config: ModelConfig
+) -> HeadsProjection | LatentProjection:
+    if isinstance(weights, HeadsWeights):
+        return HeadsProjection(weights, config.rms_norm_eps)
+    assert config.latent is not None, "latent weights without their widths"
+    return LatentProjection(weights, config.latent)
 
 
 def _feed_forward(

@@ -17,10 +17,11 @@ from stage_worker.workspace import Buffers
 
 
 class Experts:
-    """Adds the weighted outputs of each row's experts."""
+    """Adds the weighted outputs of each row's experts, and of the block that all rows use."""
 
     def __init__(self, weights: ExpertsWeights, config: ExpertsConfig) -> None:
-        self._router = Router(weights.router_DE, config)
+        self._router = Router(weights.router_DE, weights.correction_E, config)
+        self._shared = weights.shared
         self._experts = weights.experts
 
     def add_to(self, hidden_TD: torch.Tensor, buffers: Buffers) -> None:
@@ -31,6 +32,8 @@ class Experts:
         row_of = order // ids_Tk.shape[1]
         weight_of = weights_Tk.flatten()[order, None]
         counts = torch.bincount(ids_Tk.flatten(), minlength=len(self._experts)).tolist()
+        if self._shared is not None:
+            hidden_TD.add_(gated(x_TD, self._shared))
         begin = 0
         for expert, num_rows in zip(self._experts, counts, strict=True):
             if num_rows == 0:

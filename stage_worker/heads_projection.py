@@ -24,13 +24,15 @@ class HeadsProjection:
 
     def project(self, buffers: Buffers, rotation: Rotation) -> None:
         """Fill the buffers' q, k and v from buffers.normed_TD."""
+        merged = buffers.merged
+        assert merged is not None, "these heads need merged memory"
         if self._bias_N is None:
-            torch.mm(buffers.normed_TD, self._qkv_DN, out=buffers.qkv_TN)
+            torch.mm(buffers.normed_TD, self._qkv_DN, out=merged.qkv_TN)
         else:
-            torch.addmm(self._bias_N, buffers.normed_TD, self._qkv_DN, out=buffers.qkv_TN)
+            torch.addmm(self._bias_N, buffers.normed_TD, self._qkv_DN, out=merged.qkv_TN)
         if self._norm_Jd is not None:
-            self._norm_Jd(buffers.qk.whole_THD, buffers.qk.whole_THD)
-        rotate(buffers.qk, rotation, buffers.roped)
+            self._norm_Jd(merged.qk.whole_THD, merged.qk.whole_THD)
+        rotate(merged.qk, rotation, merged.roped)
 
     def add_to(self, hidden_TD: torch.Tensor, buffers: Buffers) -> None:
         """Add what the heads attended to, mixed, to hidden_TD."""

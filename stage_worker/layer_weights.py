@@ -4,16 +4,18 @@ Matrices that read the same input are merged, and each is kept once, in the orie
 multiply likes best.
 
 Shapes: D hidden size, J query and kv heads, d head_dim, K input and N output width of a matrix,
-E experts.
+E experts, H heads, R latent rank, Q rank of queries, p plain part of a head, v value width.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Sequence
 
 import torch
 
+from stage_worker.latent_config import LatentConfig
 from stage_worker.model_config import ModelConfig
 from stage_worker.stored_tensors import StoredTensors
 
@@ -30,6 +32,23 @@ class HeadsWeights:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class LatentWeights:
+    """Attention whose keys and values come from one latent; y = x @ w."""
+
+    entry_KN: torch.Tensor
+    """To queries, or to what they are squeezed through, then to the latent and the turned key."""
+    q_norm_Q: torch.Tensor | None
+    """None where queries are not squeezed, as the next one."""
+    q_up_KN: torch.Tensor | None
+    latent_norm_R: torch.Tensor
+    key_up_HpR: torch.Tensor
+    """From the plain part of each head's query to the latent."""
+    value_up_HRv: torch.Tensor
+    """From what each head attended to, to its value."""
+    o_KN: torch.Tensor
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class GatedWeights:
     """A gated feed-forward block; y = x @ w."""
 
@@ -42,6 +61,8 @@ class ExpertsWeights:
     """A feed-forward block of many small ones."""
 
     router_DE: torch.Tensor
+    correction_E: torch.Tensor | None
+    shared: GatedWeights | None
     experts: tuple[GatedWeights, ...]
 
 
@@ -50,7 +71,7 @@ class LayerWeights:
     """One decoder layer."""
 
     attention_norm_D: torch.Tensor
-    attention: HeadsWeights
+    attention: HeadsWeights | LatentWeights
     mlp_norm_D: torch.Tensor
     mlp: GatedWeights | ExpertsWeights
 
@@ -59,10 +80,53 @@ def lay_out(raw: StoredTensors, config: ModelConfig, dtype: torch.dtype) -> Laye
     """Copy the tensors of a layer out of their files."""
     return LayerWeights(
         attention_norm_D=raw["attention_norm"].to(dtype, copy=True),
-        attention=_heads(raw, config, dtype),
+        attention=_attention(raw, config, dtype),
         mlp_norm_D=raw["mlp_norm"].to(dtype, copy=True),
         mlp=_experts(raw, config, dtype) if "router" in raw else _gated(raw, "", dtype),
     )
+
+
+def _attention(
+    raw: StoredTensors, config: ModelConfig, dtype: torch.dtype
+) -> HeadsWeights | LatentWeights:
+    if config.latent is None:
+        return _heads(raw, config, dtype)
+    return _latent(raw, config, config.latent, dtype)
+
+
+def _latent(
+    raw: StoredTensors, config: ModelConfig, latent: LatentConfig, dtype: torch.dtype
+) -> LatentWeights:
+    """Lay out latent attention; the scale of its scores goes into the queries.
+
+    Attention divides by the root of the cached width, but a head is only as wide as its parts.
+    """
+    plain, rope = latent.plain_dim, latent.rope_dim
+    scale = math.sqrt(config.head_dim / (plain + rope)) * config.rope.score_factor
+    q_NK = raw["q_b" if latent.query_rank else "q"].to(dtype) * scale
+    q_HnK = _turn_halves(q_NK.view(config.num_heads, plain + rope, -1), latent)
+    q_NK = q_HnK.reshape(q_NK.shape)
+    kv_a_NK = _turn_halves(raw["kv_a"].to(dtype)[None], latent)[0]
+    kv_b_HnR = raw["kv_b"].to(dtype).view(config.num_heads, -1, latent.rank)
+    squeezed = latent.query_rank is not None
+    return LatentWeights(
+        entry_KN=merge_outputs([raw["q_a"] if squeezed else q_NK, kv_a_NK], dtype),
+        q_norm_Q=raw["q_norm"].to(dtype, copy=True) if squeezed else None,
+        q_up_KN=merge_outputs([q_NK], dtype) if squeezed else None,
+        latent_norm_R=raw["latent_norm"].to(dtype, copy=True),
+        key_up_HpR=kv_b_HnR[:, :plain].clone(),
+        value_up_HRv=kv_b_HnR[:, plain:].transpose(1, 2).contiguous(),
+        o_KN=merge_outputs([raw["o"]], dtype),
+    )
+
+
+def _turn_halves(rows_HnK: torch.Tensor, latent: LatentConfig) -> torch.Tensor:
+    """Reorder each head's last rope_dim rows, so that halves are turned and not neighbours."""
+    if not latent.interleaved:
+        return rows_HnK
+    num_kept = rows_HnK.shape[1] - latent.rope_dim
+    rope_HrK = rows_HnK[:, num_kept:]
+    return torch.cat((rows_HnK[:, :num_kept], rope_HrK[:, 0::2], rope_HrK[:, 1::2]), dim=1)
 
 
 def _heads(raw: StoredTensors, config: ModelConfig, dtype: torch.dtype) -> HeadsWeights:
@@ -91,6 +155,8 @@ def _experts(raw: StoredTensors, config: ModelConfig, dtype: torch.dtype) -> Exp
     num_experts = config.experts.num_experts if config.experts else 0
     return ExpertsWeights(
         router_DE=merge_outputs([raw["router"]], dtype),
+        correction_E=raw["correction"].to(dtype, copy=True) if "correction" in raw else None,
+        shared=_gated(raw, "shared.", dtype) if "shared.gate" in raw else None,
         experts=tuple(_gated(raw, f"{index}.", dtype) for index in range(num_experts)),
     )
 

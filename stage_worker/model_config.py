@@ -17,6 +17,7 @@ from chunkmesh.errors import ConfigError
 from stage_worker.architectures import Architecture, find_architecture
 from stage_worker.config_fields import Fields, count, positive
 from stage_worker.experts_config import ExpertsConfig, parse_experts
+from stage_worker.latent_config import LatentConfig, parse_latent
 from stage_worker.rope_config import RopeConfig, parse_rope
 
 
@@ -31,9 +32,10 @@ class ModelConfig:
     num_layers: int
     num_heads: int
     num_kv_heads: int
-    """Divides num_heads."""
+    """Heads of the cache; divides num_heads. 1 where keys are latent."""
     head_dim: int
-    """Even; not always hidden_size / num_heads."""
+    """Width of a cached key; not always hidden_size / num_heads."""
+    latent: LatentConfig | None
     qkv_bias: bool
     qk_norm: bool
     windows: tuple[int | None, ...]
@@ -46,6 +48,16 @@ class ModelConfig:
     max_position_embeddings: int
     tie_word_embeddings: bool
     eos_token_ids: tuple[int, ...]
+
+    @property
+    def rope_dim(self) -> int:
+        """Width of the part of a key that is turned, even."""
+        return self.head_dim if self.latent is None else self.latent.rope_dim
+
+    @property
+    def num_planes(self) -> int:
+        """What the cache holds of a token: a key and a value, or one latent that is both."""
+        return 2 if self.latent is None else 1
 
     def has_experts(self, layer: int) -> bool:
         """Say whether a layer, absolute index, has experts instead of one dense block."""
@@ -88,6 +100,9 @@ def parse_model_config(raw: Mapping[str, Any]) -> ModelConfig:
     _refuse_unknown(raw)
     num_heads = count(raw, "num_attention_heads")
     hidden_size = count(raw, "hidden_size")
+    latent = parse_latent(raw, present=architecture.latent)
+    num_kv_heads = count(raw, "num_key_value_heads", default=num_heads)
+    head_dim = count(raw, "head_dim", default=hidden_size // num_heads)
     config = ModelConfig(
         architecture=architecture.name,
         vocab_size=count(raw, "vocab_size"),
@@ -95,8 +110,9 @@ def parse_model_config(raw: Mapping[str, Any]) -> ModelConfig:
         intermediate_size=count(raw, "intermediate_size"),
         num_layers=count(raw, "num_hidden_layers"),
         num_heads=num_heads,
-        num_kv_heads=count(raw, "num_key_value_heads", default=num_heads),
-        head_dim=count(raw, "head_dim", default=hidden_size // num_heads),
+        num_kv_heads=1 if latent else num_kv_heads,
+        head_dim=latent.rank + latent.rope_dim if latent else head_dim,
+        latent=latent,
         qkv_bias=architecture.qkv_bias,
         qk_norm=architecture.qk_norm,
         windows=_windows(raw, architecture),
@@ -118,7 +134,7 @@ def _check_heads(config: ModelConfig) -> None:
             f"num_key_value_heads={config.num_kv_heads} does not divide "
             f"num_attention_heads={config.num_heads}"
         )
-    if config.head_dim % 2:
+    if config.latent is None and config.head_dim % 2:
         raise ConfigError(f"head_dim={config.head_dim} is odd; rope needs pairs")
 
 

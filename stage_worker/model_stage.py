@@ -46,7 +46,7 @@ class ModelStage:
         self._embedding_VD = weights.embedding_VD
         self._decoder = Decoder(weights.layers, config)
         self._head = None if weights.head is None else Head(weights.head, config.rms_norm_eps)
-        self._rope = Rope(config.rope, config.head_dim)
+        self._rope = Rope(config.rope, config.rope_dim)
         self._workspace = Workspace(config, description.dtype)
         self._pool: KvPool | None = None
         self._tables = PageTables(num_pages=0, page_tokens=1)
@@ -58,6 +58,7 @@ class ModelStage:
         self._tables = PageTables(num_pages=num_pages, page_tokens=page_tokens)
         shape = PoolShape(
             num_layers=self.description.num_layers,
+            num_planes=self._config.num_planes,
             num_kv_heads=self._config.num_kv_heads,
             head_dim=self._config.head_dim,
             num_pages=num_pages,
@@ -180,14 +181,14 @@ def load_stage(
         raise ConfigError(f"dtype {dtype} is not supported on cpu; torch.float32 is")
     torch.set_num_threads(num_threads)
     weights = load_weights(model_path, config, layers=layers, dtype=dtype, progress=progress)
-    kv_bytes = 2 * len(layers) * config.num_kv_heads * config.head_dim * dtype.itemsize
+    kv_numbers = config.num_planes * config.num_kv_heads * config.head_dim
     description = StageDescription(
         first_layer=layers.start,
         last_layer=layers.stop,
         model_layers=config.num_layers,
         hidden_size=config.hidden_size,
         dtype=dtype,
-        kv_bytes_per_token=kv_bytes,
+        kv_bytes_per_token=len(layers) * kv_numbers * dtype.itemsize,
         layer_digests=weights.layer_digests,
         embedding_digest=weights.embedding_digest,
         head_digest=weights.head_digest,

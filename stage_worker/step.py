@@ -37,7 +37,8 @@ class Step:
         for (k_1Knd, v_1Knd), layers in self._writes:
             k_slots, v_slots = layers[layer]
             k_slots.copy_(k_1Knd)
-            v_slots.copy_(v_1Knd)
+            if v_slots is not k_slots:
+                v_slots.copy_(v_1Knd)
 
     def attend(self, layer: int) -> None:
         """Fill buffers.attended_THd for one layer (index in the stage)."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import re
 
+from stage_worker.latent_config import LatentConfig
 from stage_worker.model_config import ModelConfig
 
 _LAYER = re.compile(r"model\.layers\.(\d+)\.(.+)")
@@ -33,7 +34,7 @@ def layer_specs(config: ModelConfig, layer: int) -> tuple[TensorSpec, ...]:
     norm = (config.hidden_size,)
     shapes = {
         "attention_norm": ("input_layernorm.weight", norm),
-        **_heads(config),
+        **(_heads(config) if config.latent is None else _latent(config, config.latent)),
         "mlp_norm": ("post_attention_layernorm.weight", norm),
         **_feed_forward(config, layer),
     }
@@ -60,11 +61,34 @@ def _heads(config: ModelConfig) -> Shapes:
     return shapes
 
 
+def _latent(config: ModelConfig, latent: LatentConfig) -> Shapes:
+    hidden, heads = config.hidden_size, config.num_heads
+    q_width = heads * (latent.plain_dim + latent.rope_dim)
+    kv_width = heads * (latent.plain_dim + latent.value_dim)
+    shapes: Shapes = {
+        "kv_a": ("self_attn.kv_a_proj_with_mqa.weight", (latent.rank + latent.rope_dim, hidden)),
+        "latent_norm": ("self_attn.kv_a_layernorm.weight", (latent.rank,)),
+        "kv_b": ("self_attn.kv_b_proj.weight", (kv_width, latent.rank)),
+        "o": ("self_attn.o_proj.weight", (hidden, heads * latent.value_dim)),
+    }
+    if latent.query_rank is None:
+        return shapes | {"q": ("self_attn.q_proj.weight", (q_width, hidden))}
+    return shapes | {
+        "q_a": ("self_attn.q_a_proj.weight", (latent.query_rank, hidden)),
+        "q_norm": ("self_attn.q_a_layernorm.weight", (latent.query_rank,)),
+        "q_b": ("self_attn.q_b_proj.weight", (q_width, latent.query_rank)),
+    }
+
+
 def _feed_forward(config: ModelConfig, layer: int) -> Shapes:
     experts = config.experts
     if experts is None or not config.has_experts(layer):
         return _gated(config, config.intermediate_size, "", "mlp")
     shapes: Shapes = {"router": ("mlp.gate.weight", (experts.num_experts, config.hidden_size))}
+    if experts.corrected:
+        shapes["correction"] = ("mlp.gate.e_score_correction_bias", (experts.num_experts,))
+    if experts.shared_size:
+        shapes |= _gated(config, experts.shared_size, "shared.", "mlp.shared_experts")
     for index in range(experts.num_experts):
         block = f"mlp.experts.{index}"
         shapes |= _gated(config, experts.intermediate_size, f"{index}.", block)

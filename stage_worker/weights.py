@@ -9,6 +9,7 @@ import dataclasses
 import pathlib
 from collections.abc import Callable
 
+import structlog
 import torch
 
 from stage_worker.checkpoint import Checkpoint
@@ -17,6 +18,8 @@ from stage_worker.model_config import ModelConfig
 from stage_worker.stored_tensors import Block, StoredTensors, scale_spec
 from stage_worker.tensor_specs import TensorSpec, embedding_spec, head_specs, layer_specs
 from stage_worker.weight_digest import WeightDigest
+
+_log = structlog.get_logger(__name__)
 
 Progress = Callable[[int, int], None]
 """Called with parts loaded and parts in all."""
@@ -72,6 +75,8 @@ def load_weights(
         shared = embedding[0] if embedding and config.tie_word_embeddings else None
         head = reader.head(config, shared) if is_last else None
         checkpoint.check_accounted(frozenset(reader.names), layers.start, layers.stop)
+        if is_last and (beyond := checkpoint.layers_from(config.num_layers)):
+            _log.info("layers_skipped", layers=beyond, why="they predict further tokens")
     progress(num_parts, num_parts)
     return StageWeights(
         embedding_VD=embedding[0] if embedding else None,

@@ -26,6 +26,20 @@ _COMMON: dict[str, Any] = {
     "eos_token_id": 257,
     "pad_token_id": 0,
 }
+_LATENT: dict[str, Any] = {
+    "num_key_value_heads": 4,
+    "kv_lora_rank": 48,
+    "qk_nope_head_dim": 24,
+    "qk_rope_head_dim": 16,
+    "v_head_dim": 20,
+    "n_routed_experts": 8,
+    "n_shared_experts": 2,
+    "num_experts_per_tok": 3,
+    "moe_intermediate_size": 48,
+    "n_group": 4,
+    "topk_group": 2,
+    "first_k_dense_replace": 1,
+}
 FAMILIES: Mapping[str, Mapping[str, Any]] = {
     "Llama": {},
     "Mistral": {"sliding_window": 24, "head_dim": 16},
@@ -38,6 +52,27 @@ FAMILIES: Mapping[str, Mapping[str, Any]] = {
         "moe_intermediate_size": 48,
         "norm_topk_prob": True,
         "mlp_only_layers": [2],
+    },
+    "DeepseekV2": _LATENT
+    | {
+        "q_lora_rank": None,
+        "first_k_dense_replace": 0,
+        "topk_method": "group_limited_greedy",
+        "routed_scaling_factor": 1.5,
+    },
+    "DeepseekV3": _LATENT
+    | {
+        "q_lora_rank": 40,
+        "rope_parameters": {
+            "rope_type": "yarn",
+            "rope_theta": 10000.0,
+            "factor": 40.0,
+            "original_max_position_embeddings": 1024,
+            "beta_fast": 32,
+            "beta_slow": 1,
+            "mscale": 1.0,
+            "mscale_all_dim": 0.8,
+        },
     },
 }
 """What sets each family's tiny model apart from the common one."""
@@ -57,6 +92,9 @@ def make_tiny(
                 weight.uniform_(0.5, 1.5)
             elif name.endswith("bias"):  # zeros would hide a bias
                 weight.uniform_(-0.5, 0.5)
+        for name, buffer in model.named_buffers():
+            if name.endswith("correction_bias"):
+                buffer.uniform_(-0.3, 0.3)
     model.save_pretrained(path, max_shard_size=max_shard_size)
 
 

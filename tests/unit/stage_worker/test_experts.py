@@ -34,7 +34,7 @@ def _qwen3(**changes: Any) -> ExpertsConfig:
 def test_softmax_comes_first(renormalised: bool, expected: tuple[float, ...]) -> None:
     """Without renormalising, weights are probabilities too, not logits (O26 c)."""
     config = _qwen3(norm_topk_prob=renormalised)
-    ids, weights = choose_experts(torch.tensor([[2.0, 1.0, 0.0, -1.0]]), config)
+    ids, weights = choose_experts(torch.tensor([[2.0, 1.0, 0.0, -1.0]]), None, config)
     assert ids.tolist() == [[0, 1]]
     assert expected == pytest.approx(weights[0].tolist(), abs=5e-5)
 
