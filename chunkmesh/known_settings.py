@@ -39,6 +39,7 @@ SERVICE_NAMES: Mapping[str, frozenset[str]] = {
             "dtype",
             "http_port",
             "layers",
+            "load_format",
             "max_total_tokens",
             "model_path",
             "peer",

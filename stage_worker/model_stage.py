@@ -26,7 +26,7 @@ from stage_worker.rope import Rope
 from stage_worker.sampler import sample
 from stage_worker.stage import StageDescription
 from stage_worker.step import LastRowsStep, Step
-from stage_worker.weights import Progress, StageWeights, load_weights
+from stage_worker.weights import LoadFormat, Progress, StageWeights, load_weights
 from stage_worker.workspace import Workspace
 
 
@@ -161,6 +161,7 @@ def load_stage(
     layers: range,
     dtype: torch.dtype = torch.float32,
     num_threads: int = 1,
+    load_format: LoadFormat = "auto",
     progress: Progress = lambda _done, _total: None,
 ) -> ModelStage:
     """Load layers [layers.start, layers.stop) of a model folder; blocks for seconds.
@@ -180,7 +181,9 @@ def load_stage(
     if dtype != torch.float32:
         raise ConfigError(f"dtype {dtype} is not supported on cpu; torch.float32 is")
     torch.set_num_threads(num_threads)
-    weights = load_weights(model_path, config, layers=layers, dtype=dtype, progress=progress)
+    weights = load_weights(
+        model_path, config, layers=layers, dtype=dtype, load_format=load_format, progress=progress
+    )
     kv_numbers = config.num_planes * config.num_kv_heads * config.head_dim
     description = StageDescription(
         first_layer=layers.start,

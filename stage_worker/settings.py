@@ -48,6 +48,8 @@ class WorkerSettings(Settings):
     """KV capacity, in tokens."""
     dtype: Literal["auto", "float32"] = "auto"
     """Element type of compute and KV; auto takes float32 on a CPU."""
+    load_format: Literal["auto", "dummy"] = "auto"
+    """auto reads the folder's weights; dummy makes random ones of config.json, to measure."""
 
     @property
     def data_address(self) -> HostPort:

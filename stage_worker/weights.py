@@ -8,11 +8,13 @@ from __future__ import annotations
 import dataclasses
 import pathlib
 from collections.abc import Callable
+from typing import Literal
 
 import structlog
 import torch
 
 from stage_worker.checkpoint import Checkpoint
+from stage_worker.dummy_weights import DummyWeights
 from stage_worker.layer_weights import LayerWeights, lay_out, merge_outputs
 from stage_worker.model_config import ModelConfig
 from stage_worker.stored_tensors import Block, StoredTensors, scale_spec
@@ -21,6 +23,8 @@ from stage_worker.weight_digest import WeightDigest
 
 _log = structlog.get_logger(__name__)
 
+LoadFormat = Literal["auto", "dummy"]
+"""The folder's safetensors, or seeded random weights of its config.json."""
 Progress = Callable[[int, int], None]
 """Called with parts loaded and parts in all."""
 
@@ -55,6 +59,7 @@ def load_weights(
     *,
     layers: range,
     dtype: torch.dtype,
+    load_format: LoadFormat,
     progress: Progress,
 ) -> StageWeights:
     """Load layers, plus the embedding with the first layer and the head with the last.
@@ -64,7 +69,7 @@ def load_weights(
     """
     is_first, is_last = layers.start == 0, layers.stop == config.num_layers
     num_parts = len(layers) + is_first + is_last
-    with Checkpoint(model_path) as checkpoint:
+    with _open(model_path, load_format) as checkpoint:
         reader = _Reader(checkpoint, dtype, config.fp8_block)
         embedding = reader.embedding(config) if is_first else None
         progress(int(is_first), num_parts)
@@ -88,10 +93,19 @@ def load_weights(
     )
 
 
+def _open(model_path: pathlib.Path, load_format: LoadFormat) -> Checkpoint | DummyWeights:
+    if load_format == "auto":
+        return Checkpoint(model_path)
+    _log.warning("dummy_weights", model_path=str(model_path))
+    return DummyWeights()
+
+
 class _Reader:
     """Reads parts of the model, each with its digest, and copies them out of the files."""
 
-    def __init__(self, checkpoint: Checkpoint, dtype: torch.dtype, fp8_block: Block | None) -> None:
+    def __init__(
+        self, checkpoint: Checkpoint | DummyWeights, dtype: torch.dtype, fp8_block: Block | None
+    ) -> None:
         self.names: set[str] = set()
         """Tensors read so far."""
         self._checkpoint = checkpoint
