@@ -82,7 +82,7 @@ def lay_out(raw: StoredTensors, config: ModelConfig, dtype: torch.dtype) -> Laye
         attention_norm_D=raw["attention_norm"].to(dtype, copy=True),
         attention=_attention(raw, config, dtype),
         mlp_norm_D=raw["mlp_norm"].to(dtype, copy=True),
-        mlp=_experts(raw, config, dtype) if "router" in raw else _gated(raw, "", dtype),
+        mlp=_experts(raw, dtype) if "router" in raw else _gated(raw, "", dtype),
     )
 
 
@@ -115,7 +115,9 @@ def _latent(
         q_up_KN=merge_outputs([q_NK], dtype) if squeezed else None,
         latent_norm_R=raw["latent_norm"].to(dtype, copy=True),
         key_up_HpR=kv_b_HnR[:, :plain].clone(),
-        value_up_HRv=kv_b_HnR[:, plain:].transpose(1, 2).contiguous(),
+        value_up_HRv=kv_b_HnR[:, plain:]
+        .transpose(1, 2)
+        .clone(memory_format=torch.contiguous_format),
         o_KN=merge_outputs([raw["o"]], dtype),
     )
 
@@ -151,8 +153,8 @@ def _gated(raw: StoredTensors, prefix: str, dtype: torch.dtype) -> GatedWeights:
     )
 
 
-def _experts(raw: StoredTensors, config: ModelConfig, dtype: torch.dtype) -> ExpertsWeights:
-    num_experts = config.experts.num_experts if config.experts else 0
+def _experts(raw: StoredTensors, dtype: torch.dtype) -> ExpertsWeights:
+    num_experts = len(raw["router"])
     return ExpertsWeights(
         router_DE=merge_outputs([raw["router"]], dtype),
         correction_E=raw["correction"].to(dtype, copy=True) if "correction" in raw else None,

@@ -74,7 +74,7 @@ def test_scaled_models(
     make_tiny_llama(tmp_path, head_dim=64)
     fields = {key: scaling["rope_type"]} | {k: v for k, v in scaling.items() if k != "rope_type"}
     edit_config(tmp_path, rope_parameters=None, rope_theta=500000.0, rope_scaling=fields)
-    check_model(tmp_path, prompt)
+    check_model(tmp_path, prompt, 40)
 
 
 @pytest.mark.parametrize("scaling", SCALINGS)
