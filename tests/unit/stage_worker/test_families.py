@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import itertools
 import pathlib
+import random
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from stage_worker.architectures import ARCHITECTURES
 from tests.exactness import Expected, copy_pages
@@ -79,3 +82,28 @@ def test_copied_prefix_equals_recomputed(model: pathlib.Path, page_tokens: int) 
     page_ids = list(range(19, 5, -1))
     copy_pages(source, target, page_ids[:num_hit])
     expected.check(target, page_ids=page_ids, first_position=num_hit * page_tokens)
+
+
+@settings(max_examples=15, deadline=None, derandomize=True)
+@given(
+    borders=st.sets(st.integers(1, 3)),
+    num_tokens=st.integers(1, 150),
+    chunk_tokens=st.integers(1, 160),
+    page_tokens=st.sampled_from((1, 16, 128)),
+    seed=st.integers(0, 1000),
+)
+def test_any_cut_equals_the_whole(
+    model: pathlib.Path,
+    borders: set[int],
+    num_tokens: int,
+    chunk_tokens: int,
+    page_tokens: int,
+    seed: int,
+) -> None:
+    """Random requests, splits, chunks and pages, against one stage and one chunk."""
+    prompt = make_prompt(num_tokens, seed=seed)
+    whole = load_pipeline(model, (0, 4), num_pages=16, page_tokens=16)
+    split = load_pipeline(model, (0, *sorted(borders), 4), num_pages=160, page_tokens=page_tokens)
+    pages = random.Random(seed).sample(range(160), 160)  # noqa: S311 nothing secret
+    answer = split.generate(prompt, 6, chunk_tokens=chunk_tokens, page_ids=pages)
+    assert whole.generate(prompt, 6) == answer
