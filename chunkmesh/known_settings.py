@@ -38,6 +38,7 @@ SERVICE_NAMES: Mapping[str, frozenset[str]] = {
             "data_port",
             "http_port",
             "layers",
+            "load_format",
             "max_total_tokens",
             "model_path",
             "peer",

@@ -22,9 +22,9 @@ from stage_worker.workspace import Buffers
 Partial = tuple[torch.Tensor, torch.Tensor]
 """Attention over a part of the keys: output [1, H, T, d] and log-sum-exp [1, H, T]."""
 
-_TILE_ROWS = 128
+TILE_ROWS = 128
 
-_flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default  # noqa: SLF001 the public call hides the log-sum-exp
+flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default  # noqa: SLF001 the public call hides the log-sum-exp
 
 
 def merge(partials: Iterable[Partial]) -> Partial:
@@ -40,7 +40,7 @@ def merge(partials: Iterable[Partial]) -> Partial:
 def attend_all(q_1HTd: torch.Tensor, keys_values: KeysValues) -> Partial:
     """Attend from dense queries to keys that all of them see."""
     k, v = keys_values
-    out, lse = _flash(q_1HTd.view(1, k.shape[1], -1, k.shape[3]), k, v)
+    out, lse = flash(q_1HTd.view(1, k.shape[1], -1, k.shape[3]), k, v)
     return out.reshape(q_1HTd.shape), lse.reshape(q_1HTd.shape[:3])
 
 
@@ -51,10 +51,10 @@ def attend_causal(q_1HTd: torch.Tensor, keys_values: KeysValues) -> Partial:
     """
     k, v = keys_values
     partials = []
-    for begin in range(0, q_1HTd.shape[2], _TILE_ROWS):
-        rows = slice(begin, begin + _TILE_ROWS)
+    for begin in range(0, q_1HTd.shape[2], TILE_ROWS):
+        rows = slice(begin, begin + TILE_ROWS)
         tile = q_1HTd[:, :, rows].contiguous()
-        parts: list[Partial] = [_flash(tile, k[:, :, rows], v[:, :, rows], is_causal=True)]
+        parts: list[Partial] = [flash(tile, k[:, :, rows], v[:, :, rows], is_causal=True)]
         if begin:
             parts.append(attend_all(tile, (k[:, :, :begin], v[:, :, :begin])))
         partials.append(merge(parts))
@@ -78,7 +78,7 @@ class TokenQueries:
         """Attend in one layer (index in the stage), from the buffers' q to their attended."""
         q = self._q_1KGd
         segments = self._context.segments(layer)
-        self._out_1KGd.copy_(merge([_flash(q, k, v) for k, v in segments])[0])
+        self._out_1KGd.copy_(merge([flash(q, k, v) for k, v in segments])[0])
 
 
 class ChunkQueries:

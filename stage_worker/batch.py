@@ -23,11 +23,32 @@ class Context:
     """Cached positions that all queries of a part see."""
 
     num_tokens: int
-    """Positions [0, num_tokens) of the request, >= 1."""
+    """Positions of the request, >= 1: [0, num_tokens), or fewer, the last ones before its end."""
     runs: tuple[SlotRun, ...]
     """Their slots; empty if they are to be gathered."""
     page_ids: tuple[int, ...]
-    """Pages to gather, covering num_tokens; empty if runs are read in place."""
+    """Pages to gather, covering them; empty if runs are read in place."""
+    skipped_tokens: int = 0
+    """Positions of the first gathered page that are not seen."""
+
+    def tail(self, num_tokens: int, page_tokens: int) -> Context:
+        """Return the last num_tokens >= 1 positions; all, if there are fewer."""
+        dropped = self.num_tokens - num_tokens
+        if dropped <= 0:
+            return self
+        if self.page_ids:
+            pages, skipped = divmod(self.skipped_tokens + dropped, page_tokens)
+            return Context(
+                num_tokens=num_tokens,
+                runs=(),
+                page_ids=self.page_ids[pages:],
+                skipped_tokens=skipped,
+            )
+        runs = list(self.runs)
+        while dropped >= runs[0].num_tokens:
+            dropped -= runs.pop(0).num_tokens
+        runs[0] = SlotRun(begin=runs[0].begin + dropped, end=runs[0].end)
+        return Context(num_tokens=num_tokens, runs=tuple(runs), page_ids=())
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

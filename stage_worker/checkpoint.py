@@ -90,6 +90,11 @@ class Checkpoint:
                     f"tensor {name} is in {file_name} as well as in {self._file_of.get(name)}"
                 )
 
+    def layers_from(self, first_layer: int) -> tuple[int, ...]:
+        """Return the layers >= first_layer that the files and the index seen so far name."""
+        layers = {layer_of(name) for name, _ in self._all_names()}
+        return tuple(sorted(n for n in layers if n is not None and n >= first_layer))
+
     def _all_names(self) -> Iterator[tuple[str, str]]:
         yield from self._file_of.items()
         for file_name, names in self._names.items():

@@ -7,12 +7,20 @@ from __future__ import annotations
 
 import torch
 
+from stage_worker.experts import Experts
+from stage_worker.heads_projection import HeadsProjection
+from stage_worker.latent_projection import LatentProjection
+from stage_worker.layer_weights import (
+    ExpertsWeights,
+    GatedWeights,
+    HeadsWeights,
+    LatentWeights,
+    LayerWeights,
+)
 from stage_worker.mlp import GatedMlp
 from stage_worker.model_config import ModelConfig
 from stage_worker.norm import RmsNorm
-from stage_worker.rope import rotate
 from stage_worker.step import LastRowsStep, Step
-from stage_worker.weights import LayerWeights
 
 
 class DecoderLayer:
@@ -20,26 +28,40 @@ class DecoderLayer:
 
     def __init__(self, weights: LayerWeights, config: ModelConfig) -> None:
         self._attention_norm = RmsNorm(weights.attention_norm_D, config.rms_norm_eps)
-        self._qkv_DN = weights.qkv_KN
-        self._o_ND = weights.o_KN
+        self._projection = _projection(weights.attention, config)
         self._mlp_norm = RmsNorm(weights.mlp_norm_D, config.rms_norm_eps)
-        self._mlp = GatedMlp(weights.gate_up_KN, weights.down_KN)
+        self._mlp = _feed_forward(weights.mlp, config)
 
     def write_kv(self, layer: int, hidden_TD: torch.Tensor, step: Step) -> None:
         """Compute queries, keys and values and put the latter two into the pool."""
-        buffers = step.buffers
-        self._attention_norm(hidden_TD, buffers.normed_TD)
-        torch.mm(buffers.normed_TD, self._qkv_DN, out=buffers.qkv_TN)
-        rotate(buffers.qk, step.rotation, buffers.roped)
+        self._attention_norm(hidden_TD, step.buffers.normed_TD)
+        self._projection.project(step.buffers, step.rotation)
         step.write_kv(layer)
 
     def add_to(self, layer: int, hidden_TD: torch.Tensor, step: Step | LastRowsStep) -> None:
         """Attend with the queries of write_kv and add both blocks to hidden_TD."""
-        buffers = step.buffers
         step.attend(layer)
-        hidden_TD.addmm_(buffers.attended_TN, self._o_ND)
-        self._mlp_norm(hidden_TD, buffers.normed_TD)
-        self._mlp.add_to(hidden_TD, buffers)
+        self._projection.add_to(hidden_TD, step.buffers)
+        self._mlp_norm(hidden_TD, step.buffers.normed_TD)
+        self._mlp.add_to(hidden_TD, step.buffers)
+
+
+def _projection(
+    weights: HeadsWeights | LatentWeights, config: ModelConfig
+) -> HeadsProjection | LatentProjection:
+    if isinstance(weights, HeadsWeights):
+        return HeadsProjection(weights, config.rms_norm_eps)
+    assert config.latent is not None, "latent weights without their widths"
+    return LatentProjection(weights, config.latent)
+
+
+def _feed_forward(
+    weights: GatedWeights | ExpertsWeights, config: ModelConfig
+) -> GatedMlp | Experts:
+    if isinstance(weights, GatedWeights):
+        return GatedMlp(weights)
+    assert config.experts is not None, "expert weights without routing"
+    return Experts(weights, config.experts)
 
 
 class Decoder:

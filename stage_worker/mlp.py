@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import torch
 
+from stage_worker.layer_weights import GatedWeights
 from stage_worker.workspace import Buffers
 
 
 class GatedMlp:
     """Holds gate and up as one matrix, so that the input is read once."""
 
-    def __init__(self, gate_up_DI: torch.Tensor, down_ID: torch.Tensor) -> None:
-        self._gate_up_DI = gate_up_DI
-        self._down_ID = down_ID
+    def __init__(self, weights: GatedWeights) -> None:
+        self._gate_up_DI = weights.gate_up_KN
+        self._down_ID = weights.down_KN
 
     def add_to(self, hidden_TD: torch.Tensor, buffers: Buffers) -> None:
         """Add the block's output for buffers.normed_TD to hidden_TD."""

@@ -14,8 +14,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from chunkmesh.errors import ConfigError
-
-KNOWN_ARCHITECTURES = ("LlamaForCausalLM",)
+from stage_worker.architectures import Architecture, find_architecture
+from stage_worker.config_fields import Fields, count, positive
+from stage_worker.experts_config import ExpertsConfig, parse_experts
+from stage_worker.latent_config import LatentConfig, parse_latent
+from stage_worker.rope_config import RopeConfig, parse_rope
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,14 +32,36 @@ class ModelConfig:
     num_layers: int
     num_heads: int
     num_kv_heads: int
-    """Divides num_heads."""
+    """Heads of the cache; divides num_heads. 1 where keys are latent."""
     head_dim: int
-    """Even; not always hidden_size / num_heads."""
+    """Width of a cached key; not always hidden_size / num_heads."""
+    latent: LatentConfig | None
+    qkv_bias: bool
+    qk_norm: bool
+    windows: tuple[int | None, ...]
+    """For each layer, how many positions a query sees, its own included; None for all."""
+    experts: ExpertsConfig | None
     rms_norm_eps: float
-    rope_theta: float
+    rope: RopeConfig
+    fp8_block: tuple[int, int] | None
+    """Rows and columns of a weight that share one scale; None if all weights have full width."""
     max_position_embeddings: int
     tie_word_embeddings: bool
     eos_token_ids: tuple[int, ...]
+
+    @property
+    def rope_dim(self) -> int:
+        """Width of the part of a key that is turned, even."""
+        return self.head_dim if self.latent is None else self.latent.rope_dim
+
+    @property
+    def num_planes(self) -> int:
+        """What the cache holds of a token: a key and a value, or one latent that is both."""
+        return 2 if self.latent is None else 1
+
+    def has_experts(self, layer: int) -> bool:
+        """Say whether a layer, absolute index, has experts instead of one dense block."""
+        return self.experts is not None and layer in self.experts.layers
 
     def digest(self) -> bytes:
         """Return the SHA-256 of all fields, 32 bytes; equal for equal models only."""
@@ -70,64 +95,94 @@ def parse_model_config(raw: Mapping[str, Any]) -> ModelConfig:
     Raises:
         ConfigError: a field is missing, impossible, or asks for something unknown.
     """
+    architecture = find_architecture(raw.get("architectures"))
+    raw = {**architecture.defaults, **raw}
     _refuse_unknown(raw)
-    num_heads = _count(raw, "num_attention_heads")
-    hidden_size = _count(raw, "hidden_size")
+    num_heads = count(raw, "num_attention_heads")
+    hidden_size = count(raw, "hidden_size")
+    latent = parse_latent(raw, present=architecture.latent)
+    num_kv_heads = count(raw, "num_key_value_heads", default=num_heads)
+    head_dim = count(raw, "head_dim", default=hidden_size // num_heads)
     config = ModelConfig(
-        architecture=_architecture(raw),
-        vocab_size=_count(raw, "vocab_size"),
+        architecture=architecture.name,
+        vocab_size=count(raw, "vocab_size"),
         hidden_size=hidden_size,
-        intermediate_size=_count(raw, "intermediate_size"),
-        num_layers=_count(raw, "num_hidden_layers"),
+        intermediate_size=count(raw, "intermediate_size"),
+        num_layers=count(raw, "num_hidden_layers"),
         num_heads=num_heads,
-        num_kv_heads=_count(raw, "num_key_value_heads", default=num_heads),
-        head_dim=_count(raw, "head_dim", default=hidden_size // num_heads),
-        rms_norm_eps=_positive(raw, "rms_norm_eps", default=1e-6),
-        rope_theta=_rope_theta(raw),
-        max_position_embeddings=_count(raw, "max_position_embeddings"),
+        num_kv_heads=1 if latent else num_kv_heads,
+        head_dim=latent.rank + latent.rope_dim if latent else head_dim,
+        latent=latent,
+        qkv_bias=architecture.qkv_bias,
+        qk_norm=architecture.qk_norm,
+        windows=_windows(raw, architecture),
+        experts=parse_experts(raw, architecture.experts),
+        rms_norm_eps=positive(raw, "rms_norm_eps", default=1e-6),
+        rope=parse_rope(raw),
+        fp8_block=_fp8_block(raw.get("quantization_config")),
+        max_position_embeddings=count(raw, "max_position_embeddings"),
         tie_word_embeddings=bool(raw.get("tie_word_embeddings", False)),
         eos_token_ids=_token_ids(raw.get("eos_token_id")),
     )
+    _check_heads(config)
+    return config
+
+
+def _check_heads(config: ModelConfig) -> None:
     if config.num_heads % config.num_kv_heads:
         raise ConfigError(
             f"num_key_value_heads={config.num_kv_heads} does not divide "
             f"num_attention_heads={config.num_heads}"
         )
-    if config.head_dim % 2:
+    if config.latent is None and config.head_dim % 2:
         raise ConfigError(f"head_dim={config.head_dim} is odd; rope needs pairs")
-    return config
 
 
-def _architecture(raw: Mapping[str, Any]) -> str:
-    names = raw.get("architectures") or ()
-    for name in names:
-        if name in KNOWN_ARCHITECTURES:
-            return str(name)
-    raise ConfigError(
-        f"architectures={list(names)} is not known; known are {', '.join(KNOWN_ARCHITECTURES)}"
-    )
-
-
-def _refuse_unknown(raw: Mapping[str, Any]) -> None:
+def _refuse_unknown(raw: Fields) -> None:
     """Refuse settings that would change the result and that are not computed here."""
     if raw.get("hidden_act", "silu") != "silu":
         raise ConfigError(f"hidden_act={raw['hidden_act']!r} is not known; known is 'silu'")
-    for field in ("attention_bias", "mlp_bias", "quantization_config"):
+    for field in ("attention_bias", "mlp_bias"):
         if raw.get(field):
             raise ConfigError(f"{field}={raw[field]!r} is not supported")
 
 
-def _rope_theta(raw: Mapping[str, Any]) -> float:
-    """Accept rope_theta, rope_scaling and the rope_parameters that newer files hold instead."""
-    settings: dict[str, Any] = {"rope_theta": raw.get("rope_theta", 10000.0)}
-    for field in ("rope_scaling", "rope_parameters"):
-        settings |= raw.get(field) or {}
-        kind = settings.pop("rope_type", settings.pop("type", "default"))
-        if kind not in {None, "default"}:
-            raise ConfigError(f"{field} type {kind!r} is not known; known is 'default'")
-    if settings.get("partial_rotary_factor", 1) != 1:
-        raise ConfigError(f"partial_rotary_factor={settings['partial_rotary_factor']} must be 1")
-    return _positive(settings, "rope_theta")
+def _windows(raw: Fields, architecture: Architecture) -> tuple[int | None, ...]:
+    """Return each layer's window; layer_types, where stated, says which layers have one."""
+    num_layers = count(raw, "num_hidden_layers")
+    rule = architecture.window
+    unused = rule in {"switched", "late_layers"} and not raw.get("use_sliding_window")
+    if rule == "never" or unused or raw.get("sliding_window") is None:
+        if "sliding_attention" in (raw.get("layer_types") or ()):
+            raise ConfigError("layer_types asks for sliding_attention, but no window is stated")
+        return (None,) * num_layers
+    window = count(raw, "sliding_window")
+    if rule != "late_layers":
+        return (window,) * num_layers
+    types = raw.get("layer_types")
+    if types is None:
+        first = count(raw, "max_window_layers", default=28, least=0)
+        return tuple(window if layer >= first else None for layer in range(num_layers))
+    known = {"full_attention": None, "sliding_attention": window}
+    if len(types) != num_layers or not known.keys() >= set(types):
+        raise ConfigError(f"layer_types={types!r} must name {', '.join(known)} for each layer")
+    return tuple(known[kind] for kind in types)
+
+
+def _fp8_block(settings: object) -> tuple[int, int] | None:
+    """Read the one way of quantising that is known: eight-bit floats, scaled by block."""
+    if not settings:
+        return None
+    if isinstance(settings, dict) and settings.get("quant_method") == "fp8":
+        block = settings.get("weight_block_size")
+        if isinstance(block, list) and len(block) == 2 and all(type(n) is int for n in block):
+            rows, columns = block
+            if rows > 0 and columns > 0:
+                return rows, columns
+    raise ConfigError(
+        f"quantization_config={settings!r} is not supported; "
+        "known is quant_method 'fp8' with a weight_block_size of two numbers"
+    )
 
 
 def _token_ids(value: object) -> tuple[int, ...]:
@@ -137,21 +192,3 @@ def _token_ids(value: object) -> tuple[int, ...]:
     if not all(isinstance(token, int) and token >= 0 for token in ids):
         raise ConfigError(f"eos_token_id={value!r} must be a token id or a list of them")
     return tuple(ids)
-
-
-def _count(raw: Mapping[str, Any], field: str, *, default: int | None = None) -> int:
-    value = raw.get(field)
-    if value is None:
-        value = default
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise ConfigError(f"config.json: {field}={value!r} must be a whole number >= 1")
-    return value
-
-
-def _positive(raw: Mapping[str, Any], field: str, *, default: float | None = None) -> float:
-    value = raw.get(field)
-    if value is None:
-        value = default
-    if not isinstance(value, (int, float)) or isinstance(value, bool) or not value > 0:
-        raise ConfigError(f"config.json: {field}={value!r} must be a number > 0")
-    return float(value)

@@ -26,7 +26,7 @@ from stage_worker.rope import Rope
 from stage_worker.sampler import sample
 from stage_worker.stage import StageDescription
 from stage_worker.step import LastRowsStep, Step
-from stage_worker.weights import Progress, StageWeights, load_weights
+from stage_worker.weights import LoadFormat, Progress, StageWeights, load_weights
 from stage_worker.workspace import Workspace
 
 
@@ -46,7 +46,7 @@ class ModelStage:
         self._embedding_VD = weights.embedding_VD
         self._decoder = Decoder(weights.layers, config)
         self._head = None if weights.head is None else Head(weights.head, config.rms_norm_eps)
-        self._rope = Rope(head_dim=config.head_dim, theta=config.rope_theta)
+        self._rope = Rope(config.rope, config.rope_dim)
         self._workspace = Workspace(config, description.dtype)
         self._pool: KvPool | None = None
         self._tables = PageTables(num_pages=0, page_tokens=1)
@@ -58,6 +58,7 @@ class ModelStage:
         self._tables = PageTables(num_pages=num_pages, page_tokens=page_tokens)
         shape = PoolShape(
             num_layers=self.description.num_layers,
+            num_planes=self._config.num_planes,
             num_kv_heads=self._config.num_kv_heads,
             head_dim=self._config.head_dim,
             num_pages=num_pages,
@@ -65,7 +66,9 @@ class ModelStage:
         )
         if self._pool is None or self._pool.shape != shape:
             self._pool = None  # frees the old one first
-            self._pool = KvPool(shape, self.description.dtype)
+            layers = slice(self.description.first_layer, self.description.last_layer)
+            windows = self._config.windows[layers]
+            self._pool = KvPool(shape, self.description.dtype, windows)
 
     @torch.inference_mode()
     def forward(
@@ -158,6 +161,7 @@ def load_stage(
     layers: range,
     dtype: torch.dtype = torch.float32,
     num_threads: int = 1,
+    load_format: LoadFormat = "auto",
     progress: Progress = lambda _done, _total: None,
 ) -> ModelStage:
     """Load layers [layers.start, layers.stop) of a model folder; blocks for seconds.
@@ -177,15 +181,17 @@ def load_stage(
     if dtype != torch.float32:
         raise ConfigError(f"dtype {dtype} is not supported on cpu; torch.float32 is")
     torch.set_num_threads(num_threads)
-    weights = load_weights(model_path, config, layers=layers, dtype=dtype, progress=progress)
-    kv_bytes = 2 * len(layers) * config.num_kv_heads * config.head_dim * dtype.itemsize
+    weights = load_weights(
+        model_path, config, layers=layers, dtype=dtype, load_format=load_format, progress=progress
+    )
+    kv_numbers = config.num_planes * config.num_kv_heads * config.head_dim
     description = StageDescription(
         first_layer=layers.start,
         last_layer=layers.stop,
         model_layers=config.num_layers,
         hidden_size=config.hidden_size,
         dtype=dtype,
-        kv_bytes_per_token=kv_bytes,
+        kv_bytes_per_token=len(layers) * kv_numbers * dtype.itemsize,
         layer_digests=weights.layer_digests,
         embedding_digest=weights.embedding_digest,
         head_digest=weights.head_digest,

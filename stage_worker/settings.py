@@ -46,6 +46,8 @@ class WorkerSettings(Settings):
     """CPU threads for compute."""
     max_total_tokens: Annotated[int, Field(ge=1)] = 16384
     """KV capacity, in tokens."""
+    load_format: Literal["auto", "dummy"] = "auto"
+    """auto reads the folder's weights; dummy makes random ones of config.json, to measure."""
 
     @property
     def data_address(self) -> HostPort:

@@ -13,7 +13,10 @@ from stage_worker.attention import ChunkQueries, TokenQueries
 from stage_worker.batch import BatchPlan, Part
 from stage_worker.kv_pool import KeysValues, KvPool
 from stage_worker.rope import Rope
+from stage_worker.window_attention import WindowQueries
 from stage_worker.workspace import Buffers
+
+Queries = TokenQueries | ChunkQueries | WindowQueries
 
 
 class Step:
@@ -22,7 +25,11 @@ class Step:
     def __init__(self, plan: BatchPlan, buffers: Buffers, rope: Rope, pool: KvPool) -> None:
         self.buffers = buffers
         self.rotation = rope.rotation(torch.from_numpy(plan.positions_T))
-        self._queries = [_queries(part, buffers, pool) for part in plan.parts]
+        self._windows = pool.windows
+        self._queries = {
+            window: [_queries(part, window, buffers, pool) for part in plan.parts]
+            for window in set(pool.windows)
+        }
         self._writes = [write for part in plan.parts for write in _writes(part, buffers, pool)]
 
     def write_kv(self, layer: int) -> None:
@@ -30,11 +37,12 @@ class Step:
         for (k_1Knd, v_1Knd), layers in self._writes:
             k_slots, v_slots = layers[layer]
             k_slots.copy_(k_1Knd)
-            v_slots.copy_(v_1Knd)
+            if v_slots is not k_slots:
+                v_slots.copy_(v_1Knd)
 
     def attend(self, layer: int) -> None:
         """Fill buffers.attended_THd for one layer (index in the stage)."""
-        for queries in self._queries:
+        for queries in self._queries[self._windows[layer]]:
             queries.attend(layer)
 
 
@@ -47,8 +55,9 @@ class LastRowsStep:
     def __init__(self, parts: tuple[Part, ...], buffers: Buffers, pool: KvPool) -> None:
         self.buffers = buffers
         self._rows = torch.tensor([part.last_row for part in parts], dtype=torch.int64)
+        window = pool.windows[-1]
         self._queries = [
-            TokenQueries(row, part.through, buffers, pool) for row, part in enumerate(parts)
+            _token_queries(row, part, window, buffers, pool) for row, part in enumerate(parts)
         ]
 
     def take_rows(self, step: Step, hidden_TD: torch.Tensor) -> torch.Tensor:
@@ -64,10 +73,21 @@ class LastRowsStep:
             queries.attend(layer)
 
 
-def _queries(part: Part, buffers: Buffers, pool: KvPool) -> TokenQueries | ChunkQueries:
+def _queries(part: Part, window: int | None, buffers: Buffers, pool: KvPool) -> Queries:
     if part.num_rows == 1:
-        return TokenQueries(part.first_row, part.through, buffers, pool)
-    return ChunkQueries(part, buffers, pool)
+        return _token_queries(part.first_row, part, window, buffers, pool)
+    if window is None or window >= part.through.num_tokens:
+        return ChunkQueries(part, buffers, pool)
+    return WindowQueries(part, window, buffers, pool)
+
+
+def _token_queries(
+    row: int, part: Part, window: int | None, buffers: Buffers, pool: KvPool
+) -> TokenQueries:
+    context = part.through
+    if window is not None:
+        context = context.tail(window, pool.shape.page_tokens)
+    return TokenQueries(row, context, buffers, pool)
 
 
 def _writes(

@@ -8,10 +8,14 @@ from __future__ import annotations
 import dataclasses
 import re
 
+from stage_worker.latent_config import LatentConfig
 from stage_worker.model_config import ModelConfig
 
 _LAYER = re.compile(r"model\.layers\.(\d+)\.(.+)")
 _DERIVED = frozenset({"self_attn.rotary_emb.inv_freq"})  # written by old tools; follows from config
+
+Shapes = dict[str, tuple[str, tuple[int, ...]]]
+"""Role -> name within the layer, and shape."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,23 +31,77 @@ class TensorSpec:
 
 def layer_specs(config: ModelConfig, layer: int) -> tuple[TensorSpec, ...]:
     """Return all tensors of one layer, absolute index."""
-    hidden, inner = config.hidden_size, config.intermediate_size
-    q_width, kv_width = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
+    norm = (config.hidden_size,)
     shapes = {
-        "attention_norm": ("input_layernorm", (hidden,)),
-        "q": ("self_attn.q_proj", (q_width, hidden)),
-        "k": ("self_attn.k_proj", (kv_width, hidden)),
-        "v": ("self_attn.v_proj", (kv_width, hidden)),
-        "o": ("self_attn.o_proj", (hidden, q_width)),
-        "mlp_norm": ("post_attention_layernorm", (hidden,)),
-        "gate": ("mlp.gate_proj", (inner, hidden)),
-        "up": ("mlp.up_proj", (inner, hidden)),
-        "down": ("mlp.down_proj", (hidden, inner)),
+        "attention_norm": ("input_layernorm.weight", norm),
+        **(_heads(config) if config.latent is None else _latent(config, config.latent)),
+        "mlp_norm": ("post_attention_layernorm.weight", norm),
+        **_feed_forward(config, layer),
     }
     return tuple(
-        TensorSpec(role=role, name=f"model.layers.{layer}.{part}.weight", shape=shape)
+        TensorSpec(role=role, name=f"model.layers.{layer}.{part}", shape=shape)
         for role, (part, shape) in shapes.items()
     )
+
+
+def _heads(config: ModelConfig) -> Shapes:
+    hidden = config.hidden_size
+    q_width, kv_width = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
+    widths = {"q": q_width, "k": kv_width, "v": kv_width}
+    shapes: Shapes = {
+        part: (f"self_attn.{part}_proj.weight", (width, hidden)) for part, width in widths.items()
+    }
+    shapes["o"] = ("self_attn.o_proj.weight", (hidden, q_width))
+    if config.qkv_bias:
+        for part, width in widths.items():
+            shapes[f"{part}_bias"] = (f"self_attn.{part}_proj.bias", (width,))
+    if config.qk_norm:
+        for part in "qk":
+            shapes[f"{part}_norm"] = (f"self_attn.{part}_norm.weight", (config.head_dim,))
+    return shapes
+
+
+def _latent(config: ModelConfig, latent: LatentConfig) -> Shapes:
+    hidden, heads = config.hidden_size, config.num_heads
+    q_width = heads * (latent.plain_dim + latent.rope_dim)
+    kv_width = heads * (latent.plain_dim + latent.value_dim)
+    shapes: Shapes = {
+        "kv_a": ("self_attn.kv_a_proj_with_mqa.weight", (latent.rank + latent.rope_dim, hidden)),
+        "latent_norm": ("self_attn.kv_a_layernorm.weight", (latent.rank,)),
+        "kv_b": ("self_attn.kv_b_proj.weight", (kv_width, latent.rank)),
+        "o": ("self_attn.o_proj.weight", (hidden, heads * latent.value_dim)),
+    }
+    if latent.query_rank is None:
+        return shapes | {"q": ("self_attn.q_proj.weight", (q_width, hidden))}
+    return shapes | {
+        "q_a": ("self_attn.q_a_proj.weight", (latent.query_rank, hidden)),
+        "q_norm": ("self_attn.q_a_layernorm.weight", (latent.query_rank,)),
+        "q_b": ("self_attn.q_b_proj.weight", (q_width, latent.query_rank)),
+    }
+
+
+def _feed_forward(config: ModelConfig, layer: int) -> Shapes:
+    experts = config.experts
+    if experts is None or not config.has_experts(layer):
+        return _gated(config, config.intermediate_size, "", "mlp")
+    shapes: Shapes = {"router": ("mlp.gate.weight", (experts.num_experts, config.hidden_size))}
+    if experts.corrected:
+        shapes["correction"] = ("mlp.gate.e_score_correction_bias", (experts.num_experts,))
+    if experts.shared_size:
+        shapes |= _gated(config, experts.shared_size, "shared.", "mlp.shared_experts")
+    for index in range(experts.num_experts):
+        block = f"mlp.experts.{index}"
+        shapes |= _gated(config, experts.intermediate_size, f"{index}.", block)
+    return shapes
+
+
+def _gated(config: ModelConfig, inner: int, prefix: str, block: str) -> Shapes:
+    hidden = config.hidden_size
+    return {
+        f"{prefix}gate": (f"{block}.gate_proj.weight", (inner, hidden)),
+        f"{prefix}up": (f"{block}.up_proj.weight", (inner, hidden)),
+        f"{prefix}down": (f"{block}.down_proj.weight", (hidden, inner)),
+    }
 
 
 def embedding_spec(config: ModelConfig) -> TensorSpec:

@@ -1,9 +1,6 @@
-"""Loads the weights of one stage and lays them out for the CPU's matrix multiply.
+"""Loads the weights of one stage; digests are taken from the checkpoint's own bytes on the way.
 
-Matrices that read the same input are merged, and each is kept once, in the orientation that the
-multiply likes best; digests are taken from the checkpoint's own bytes on the way.
-
-Shapes: D hidden size, V vocabulary, K input and N output width of a matrix.
+Shapes: D hidden size, V vocabulary.
 """
 
 from __future__ import annotations
@@ -11,28 +8,25 @@ from __future__ import annotations
 import dataclasses
 import pathlib
 from collections.abc import Callable
+from typing import Literal
 
+import structlog
 import torch
 
 from stage_worker.checkpoint import Checkpoint
+from stage_worker.dummy_weights import DummyWeights
+from stage_worker.layer_weights import LayerWeights, lay_out, merge_outputs
 from stage_worker.model_config import ModelConfig
+from stage_worker.stored_tensors import Block, StoredTensors, scale_spec
 from stage_worker.tensor_specs import TensorSpec, embedding_spec, head_specs, layer_specs
 from stage_worker.weight_digest import WeightDigest
 
+_log = structlog.get_logger(__name__)
+
+LoadFormat = Literal["auto", "dummy"]
+"""The folder's safetensors, or seeded random weights of its config.json."""
 Progress = Callable[[int, int], None]
 """Called with parts loaded and parts in all."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class LayerWeights:
-    """One decoder layer; matrices are [K, N], so that y = x @ w."""
-
-    attention_norm_D: torch.Tensor
-    qkv_KN: torch.Tensor
-    o_KN: torch.Tensor
-    mlp_norm_D: torch.Tensor
-    gate_up_KN: torch.Tensor
-    down_KN: torch.Tensor
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +59,7 @@ def load_weights(
     *,
     layers: range,
     dtype: torch.dtype,
+    load_format: LoadFormat,
     progress: Progress,
 ) -> StageWeights:
     """Load layers, plus the embedding with the first layer and the head with the last.
@@ -74,8 +69,8 @@ def load_weights(
     """
     is_first, is_last = layers.start == 0, layers.stop == config.num_layers
     num_parts = len(layers) + is_first + is_last
-    with Checkpoint(model_path) as checkpoint:
-        reader = _Reader(checkpoint, dtype)
+    with _open(model_path, load_format) as checkpoint:
+        reader = _Reader(checkpoint, dtype, config.fp8_block)
         embedding = reader.embedding(config) if is_first else None
         progress(int(is_first), num_parts)
         loaded = []
@@ -84,8 +79,9 @@ def load_weights(
             progress(is_first + len(loaded), num_parts)
         shared = embedding[0] if embedding and config.tie_word_embeddings else None
         head = reader.head(config, shared) if is_last else None
-        expected = frozenset(spec.name for layer in layers for spec in layer_specs(config, layer))
-        checkpoint.check_accounted(expected, layers.start, layers.stop)
+        checkpoint.check_accounted(frozenset(reader.names), layers.start, layers.stop)
+        if is_last and (beyond := checkpoint.layers_from(config.num_layers)):
+            _log.info("layers_skipped", layers=beyond, why="they predict further tokens")
     progress(num_parts, num_parts)
     return StageWeights(
         embedding_VD=embedding[0] if embedding else None,
@@ -97,24 +93,28 @@ def load_weights(
     )
 
 
+def _open(model_path: pathlib.Path, load_format: LoadFormat) -> Checkpoint | DummyWeights:
+    if load_format == "auto":
+        return Checkpoint(model_path)
+    _log.warning("dummy_weights", model_path=str(model_path))
+    return DummyWeights()
+
+
 class _Reader:
     """Reads parts of the model, each with its digest, and copies them out of the files."""
 
-    def __init__(self, checkpoint: Checkpoint, dtype: torch.dtype) -> None:
+    def __init__(
+        self, checkpoint: Checkpoint | DummyWeights, dtype: torch.dtype, fp8_block: Block | None
+    ) -> None:
+        self.names: set[str] = set()
+        """Tensors read so far."""
         self._checkpoint = checkpoint
         self._dtype = dtype
+        self._fp8_block = fp8_block
 
     def layer(self, config: ModelConfig, layer: int) -> tuple[LayerWeights, bytes]:
         raw, digest = self._read(layer_specs(config, layer))
-        weights = LayerWeights(
-            attention_norm_D=raw["attention_norm"].to(self._dtype, copy=True),
-            qkv_KN=merge_outputs((raw["q"], raw["k"], raw["v"]), self._dtype),
-            o_KN=merge_outputs((raw["o"],), self._dtype),
-            mlp_norm_D=raw["mlp_norm"].to(self._dtype, copy=True),
-            gate_up_KN=merge_outputs((raw["gate"], raw["up"]), self._dtype),
-            down_KN=merge_outputs((raw["down"],), self._dtype),
-        )
-        return weights, digest
+        return lay_out(raw, config, self._dtype), digest
 
     def embedding(self, config: ModelConfig) -> tuple[torch.Tensor, bytes]:
         raw, digest = self._read((embedding_spec(config),))
@@ -128,32 +128,20 @@ class _Reader:
         norm_D = raw["final_norm"].to(self._dtype, copy=True)
         if shared_VD is not None:
             return HeadWeights(norm_D=norm_D, head_DV=shared_VD.t()), digest
-        head_DV = merge_outputs((raw["head"],), self._dtype)
+        head_DV = merge_outputs([raw["head"]], self._dtype)
         return HeadWeights(norm_D=norm_D, head_DV=head_DV), digest
 
-    def _read(self, specs: tuple[TensorSpec, ...]) -> tuple[dict[str, torch.Tensor], bytes]:
+    def _read(self, specs: tuple[TensorSpec, ...]) -> tuple[StoredTensors, bytes]:
         digest = WeightDigest()
-        tensors = {}
+        stored = StoredTensors(self._fp8_block)
         for spec in specs:
-            tensors[spec.role] = self._checkpoint.read(spec)
-            digest.add(spec.name, tensors[spec.role])
-        return tensors, digest.digest()
+            tensor = self._read_one(spec, digest)
+            scales = scale_spec(spec, tensor.dtype, self._fp8_block)
+            stored.put(spec.role, tensor, self._read_one(scales, digest) if scales else None)
+        return stored, digest.digest()
 
-
-def merge_outputs(parts_NK: tuple[torch.Tensor, ...], dtype: torch.dtype) -> torch.Tensor:
-    """Copy matrices of one input side by side into one [K, N].
-
-    The memory order follows the longer side, which is what one to two rows of input multiply
-    fastest with: 15 to 20 GB/s of weights on one AVX2 core instead of 11 in the other order.
-    """
-    num_inputs = parts_NK[0].shape[1]
-    num_outputs = sum(part.shape[0] for part in parts_NK)
-    if num_inputs > num_outputs:
-        merged_KN = torch.empty(num_outputs, num_inputs, dtype=dtype).t()
-    else:
-        merged_KN = torch.empty(num_inputs, num_outputs, dtype=dtype)
-    begin = 0
-    for part in parts_NK:
-        merged_KN[:, begin : begin + part.shape[0]].copy_(part.t())
-        begin += part.shape[0]
-    return merged_KN
+    def _read_one(self, spec: TensorSpec, digest: WeightDigest) -> torch.Tensor:
+        tensor = self._checkpoint.read(spec)
+        digest.add(spec.name, tensor)
+        self.names.add(spec.name)
+        return tensor

@@ -19,20 +19,28 @@ _MAX_VIEWS = 64
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Merged:
+    """What a merged projection writes to."""
+
+    qkv_TN: torch.Tensor
+    """Its output; qk and the buffers' v_1KTd are views of it."""
+    qk: Heads
+    roped: Heads
+    """[T, J, d]; the buffers' q_THd and k_1KTd are views of it."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Buffers:
     """Views for T rows; everything is overwritten by the next user."""
 
     hidden_TD: torch.Tensor
     normed_TD: torch.Tensor
-    qkv_TN: torch.Tensor
-    """Output of the merged projection; qk and v_1KTd are views of it."""
-    qk: Heads
-    v_1KTd: torch.Tensor
-    roped: Heads
-    """[T, J, d]"""
+    merged: Merged | None
+    """None where keys are latent."""
     q_THd: torch.Tensor
     k_1KTd: torch.Tensor
-    """q_THd and k_1KTd are views of roped."""
+    v_1KTd: torch.Tensor
+    """The same memory as k_1KTd where keys are latent."""
     attended_THd: torch.Tensor
     attended_TN: torch.Tensor
     """The same memory as attended_THd."""
@@ -71,7 +79,7 @@ class Workspace:
         widths = {
             "hidden": config.hidden_size,
             "normed": config.hidden_size,
-            "qkv": (num_joint + config.num_kv_heads) * config.head_dim,
+            "qkv": 0 if config.latent else (num_joint + config.num_kv_heads) * config.head_dim,
             "roped": num_joint * config.head_dim,
             "attended": config.num_heads * config.head_dim,
             "gate_up": 2 * config.intermediate_size,
@@ -87,18 +95,23 @@ class Workspace:
         config = self._config
         memory = {name: tensor[:num_rows] for name, tensor in self._memory.items()}
         num_joint = config.num_heads + config.num_kv_heads
-        qkv_TGd = memory["qkv"].view(num_rows, num_joint + config.num_kv_heads, config.head_dim)
         roped_TJd = memory["roped"].view(num_rows, num_joint, config.head_dim)
+        k_1KTd = roped_TJd[:, config.num_heads :].transpose(0, 1)[None]
+        merged, v_1KTd = None, k_1KTd
+        if config.latent is None:
+            num_all = num_joint + config.num_kv_heads
+            qkv_TGd = memory["qkv"].view(num_rows, num_all, config.head_dim)
+            qk, roped = heads(qkv_TGd[:, :num_joint]), heads(roped_TJd)
+            merged = Merged(qkv_TN=memory["qkv"], qk=qk, roped=roped)
+            v_1KTd = qkv_TGd[:, num_joint:].transpose(0, 1)[None]
         gate_TI, up_TI = memory["gate_up"].chunk(2, dim=-1)
         return Buffers(
             hidden_TD=memory["hidden"],
             normed_TD=memory["normed"],
-            qkv_TN=memory["qkv"],
-            qk=heads(qkv_TGd[:, :num_joint]),
-            v_1KTd=qkv_TGd[:, num_joint:].transpose(0, 1)[None],
-            roped=heads(roped_TJd),
+            merged=merged,
             q_THd=roped_TJd[:, : config.num_heads],
-            k_1KTd=roped_TJd[:, config.num_heads :].transpose(0, 1)[None],
+            k_1KTd=k_1KTd,
+            v_1KTd=v_1KTd,
             attended_THd=memory["attended"].view(num_rows, config.num_heads, config.head_dim),
             attended_TN=memory["attended"],
             gate_up_TI=memory["gate_up"],

@@ -31,7 +31,7 @@ def test_defaults() -> None:
     """Fields that older files leave out have transformers' defaults."""
     config = parse_model_config(RAW)
     assert (config.num_kv_heads, config.head_dim) == (4, 16)
-    assert (config.rms_norm_eps, config.rope_theta) == (1e-6, 10000.0)
+    assert (config.rms_norm_eps, config.rope.theta) == (1e-6, 10000.0)
     assert (config.tie_word_embeddings, config.eos_token_ids) == (False, ())
 
 
@@ -46,7 +46,7 @@ def test_defaults() -> None:
 )
 def test_rope_theta_spellings(fields: dict[str, Any], theta: float) -> None:
     """Version 5 of transformers writes rope_parameters, older files rope_theta."""
-    assert theta == parse_model_config(RAW | fields).rope_theta
+    assert theta == parse_model_config(RAW | fields).rope.theta
 
 
 @pytest.mark.parametrize("eos", [2, [2, 5]])
@@ -64,9 +64,10 @@ def test_eos_spellings(eos: int | list[int]) -> None:
         ({"hidden_act": "gelu"}, "gelu"),
         ({"attention_bias": True}, "attention_bias"),
         ({"quantization_config": {"bits": 4}}, "quantization_config"),
+        ({"quantization_config": {"quant_method": "fp8"}}, "weight_block_size"),
         ({"rope_scaling": {"rope_type": "nonsense", "factor": 2}}, "nonsense"),
         ({"rope_scaling": {"type": "dynamic", "factor": 2}}, "dynamic"),
-        ({"rope_parameters": {"rope_theta": 1e4, "rope_type": "yarn"}}, "yarn"),
+        ({"rope_parameters": {"rope_theta": 1e4, "rope_type": "yarn"}}, "factor=None"),
         ({"rope_parameters": {"partial_rotary_factor": 0.5}}, "partial_rotary_factor"),
         ({"num_key_value_heads": 3}, "num_key_value_heads=3"),
         ({"head_dim": 15}, "head_dim=15"),

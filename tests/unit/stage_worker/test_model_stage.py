@@ -117,7 +117,7 @@ def test_page_bytes_are_keys_then_values(tiny_llama: pathlib.Path) -> None:
     stage.allocate(num_pages=3, page_tokens=16)
     values = np.arange(2 * 16 * 2 * 16, dtype=np.float32)
     stage.write_page(3, 1, values.view(np.uint8))
-    pool = stage._owned_pool()._pool_L2HSD
+    pool = stage._owned_pool()._pool_LPHSD
     k, v = values.reshape(2, 16, 2, 16)
     assert np.array_equal(k[5, 1], pool[3, 0, 1, 16 + 5].numpy())
     assert np.array_equal(v[5, 1], pool[3, 1, 1, 16 + 5].numpy())

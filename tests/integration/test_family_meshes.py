@@ -1,0 +1,71 @@
+"""Meshes of every family: scheduler, two stages and the prefix cache give transformers' ids."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from chunkmesh.v1 import generation_pb2 as pb
+from hicache.server import running as hicache_running
+from hicache.settings import HiCacheSettings
+from scheduler.model_files import read_model_files
+from stage_worker.model_stage import load_stage
+from tests.bytes_tokenizer import write_bytes_folder
+from tests.mesh import Mesh, mesh
+from tests.random_ids import make_prompt
+from tests.reference import Reference
+from tests.tiny_models import FAMILIES, make_tiny
+from tests.valkey import Valkey, running_valkey
+
+NEW_TOKENS = 8
+
+
+@pytest.fixture(params=FAMILIES)
+def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """Write a tiny model of each family, with the BYTES tokenizer."""
+    write_bytes_folder(tmp_path)
+    make_tiny(tmp_path, request.param)
+    return tmp_path
+
+
+@pytest.fixture(scope="module")
+def valkey(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Valkey]:
+    """Run a Valkey server for this module."""
+    with running_valkey(tmp_path_factory.mktemp("v")) as server:
+        yield server
+
+
+async def _ask(running: Mesh, prompt: list[int]) -> pb.GenerateComplete:
+    return await running.generate(
+        input_ids=pb.TokenIds(ids=prompt),
+        sampling_params=pb.SamplingParams(
+            temperature=0, max_new_tokens=NEW_TOKENS, ignore_eos=True
+        ),
+    )
+
+
+async def test_a_hit_equals_what_was_computed(folder: Path, valkey: Valkey) -> None:
+    """Whatever a family caches travels through HiCache and gives the same ids."""
+    prompt = make_prompt(100, seed=5)
+    expected = Reference(folder).generate(prompt, NEW_TOKENS)
+    stages = [load_stage(folder, layers=range(1)), load_stage(folder, layers=range(1, 4))]
+    settings = HiCacheSettings(port=0, http_port=0, redis_url=valkey.url)
+    async with (
+        hicache_running(settings, ping_s=0.05) as address,
+        mesh(folder, stages, redis_url=valkey.url, hicache_url=address) as running,
+    ):
+        first = await _ask(running, prompt)
+        await running.at_rest()
+        second = await _ask(running, prompt)
+    assert (expected, 0) == (list(first.output_ids), first.cached_tokens)
+    assert (expected, 96) == (list(second.output_ids), second.cached_tokens)
+
+
+def test_the_scheduler_reads_every_family(folder: Path) -> None:
+    """It needs layers, context and rope settings, wherever a family's file has them."""
+    files = read_model_files(folder)
+    assert (files.num_layers, files.vocab_size, files.context_length) == (4, 264, 4096)
+    assert files.architecture.removesuffix("ForCausalLM") in FAMILIES
+    assert "10000.0" in files.rope
