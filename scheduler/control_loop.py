@@ -15,12 +15,12 @@ from chunkmesh.errors import StageUnavailable
 from chunkmesh.v1 import stage_pb2 as pb
 from scheduler import actions, codec, events
 from scheduler.cache_calls import CacheCalls
-from scheduler.engine import Engine
+from scheduler.engine import ROUTE_RETRY_S, Engine
 from scheduler.engine_config import EngineConfig
 from scheduler.hicache_client import HiCacheClient
 from scheduler.request_stream import RequestStream
 from scheduler.worker_stream import WorkerStream
-from scheduler.workers import LOOK_S, REFORM_S, Workers, new_registry
+from scheduler.workers import LOOK_S, Workers, new_registry
 
 
 class ControlLoop:
@@ -95,7 +95,7 @@ class ControlLoop:
         """
         reason = self.unready_reason()
         if reason:
-            raise StageUnavailable(reason, retry_after_s=REFORM_S)
+            raise StageUnavailable(reason, retry_after_s=ROUTE_RETRY_S)
         self._requests[spec.request_id] = stream
         if with_timeline:
             self.workers.timeline.follow(spec.request_id, arrived_s=stream.arrived_s)

@@ -15,13 +15,13 @@ from chunkmesh.v1 import generation_pb2 as pb
 from chunkmesh.v1 import generation_pb2_grpc
 from scheduler import replies, server_info
 from scheduler.control_loop import ControlLoop
+from scheduler.engine import ROUTE_RETRY_S
 from scheduler.events import RequestSpec
 from scheduler.hicache_client import HiCacheClient
 from scheduler.intake import Intake
 from scheduler.metrics import count_request
 from scheduler.request_stream import RequestStream
 from scheduler.server_info import ServedModel
-from scheduler.workers import REFORM_S
 
 _Context = grpc.aio.ServicerContext[Any, Any]
 _log = structlog.get_logger(__name__)
@@ -57,7 +57,7 @@ class GenerationService(generation_pb2_grpc.GenerationServicer):
         self._check_new(request_id)
         if spec.namespace != self._namespace(request):
             # Its pages' keys would name weights that no longer compute them.
-            raise StageUnavailable("the model's weights have changed", retry_after_s=REFORM_S)
+            raise StageUnavailable("the model's weights have changed", retry_after_s=ROUTE_RETRY_S)
         self._loop.submit(spec, stream, with_timeline=request.return_timeline)
         epoch = self._loop.workers.registry.epoch
         try:
@@ -132,13 +132,13 @@ class GenerationService(generation_pb2_grpc.GenerationServicer):
         reason = self._loop.unready_reason()
         namespace = self._loop.workers.namespace_digest(request.cache_salt)
         if reason or namespace is None:
-            raise StageUnavailable(reason, retry_after_s=REFORM_S)
+            raise StageUnavailable(reason, retry_after_s=ROUTE_RETRY_S)
         return namespace
 
     def _check_new(self, request_id: str) -> None:
         """Refuse a request that cannot begin now."""
         if self.draining:
-            raise Unavailable("the scheduler is shutting down", retry_after_s=REFORM_S)
+            raise Unavailable("the scheduler is shutting down", retry_after_s=ROUTE_RETRY_S)
         if self._loop.is_running(request_id):
             raise InvalidRequest(
                 f"request_id {request_id!r} is that of a running request", field="request_id"
