@@ -340,17 +340,36 @@ async def test_without_hicache_the_mesh_serves_as_if_nothing_were_cached(
 ) -> None:
     """An address where nobody answers costs a little time at most."""
     prompt = make_prompt(60, seed=8)
-    nobody = "127.0.0.1:9"
     before = REGISTRY.get_sample_value("chunkmesh_cache_faults_total") or 0
-    async with mesh(tiny, stages(tiny, 2), hicache_url=nobody) as running:
+    async with mesh(tiny, stages(tiny, 2), hicache_url="127.0.0.1:9") as running:
         for _ in range(3):
             answer = await ask(running, prompt)
-            assert (reference.generate(prompt, NEW_TOKENS), 0) == (
-                list(answer.output_ids),
-                answer.cached_tokens,
-            )
+            assert reference.generate(prompt, NEW_TOKENS) == list(answer.output_ids)
+            assert 0 == answer.cached_tokens
             await running.at_rest()
     assert (REGISTRY.get_sample_value("chunkmesh_cache_faults_total") or 0) > before
+
+
+async def test_hicache_may_die_and_return(
+    tiny: Path, reference: Reference, valkey: Valkey, unused_tcp_port: int
+) -> None:
+    """Requests go on without it; it finds the pages again by itself."""
+    prompt = make_prompt(60, seed=9)
+    expected = reference.generate(prompt, NEW_TOKENS)
+    settings = HiCacheSettings(port=unused_tcp_port, http_port=0, redis_url=valkey.url)
+    url = f"127.0.0.1:{unused_tcp_port}"
+    async with mesh(tiny, stages(tiny, 2), redis_url=valkey.url, hicache_url=url) as running:
+        for hits in ((0, 48), (0, 0)):
+            async with contextlib.AsyncExitStack() as hicache:
+                if hits[1]:
+                    await hicache.enter_async_context(hicache_running(settings, ping_s=0.05))
+                for hit in hits:
+                    answer = await ask(running, prompt)
+                    assert (expected, hit) == (list(answer.output_ids), answer.cached_tokens)
+                    await running.at_rest()
+        async with hicache_running(settings, ping_s=0.05), asyncio.timeout(20):
+            while (await ask(running, prompt)).cached_tokens != 48:
+                await running.at_rest()
 
 
 async def test_a_seed_gives_the_same_ids_on_any_split(tiny: Path) -> None:
