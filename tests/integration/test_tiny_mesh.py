@@ -15,6 +15,7 @@ from prometheus_client import REGISTRY
 from prometheus_client.parser import text_string_to_metric_families
 
 from chunkmesh.layers import partition
+from chunkmesh.ports import bind_unused
 from chunkmesh.v1 import generation_pb2 as pb
 from chunkmesh.v1 import hicache_pb2
 from hicache.server import running as hicache_running
@@ -350,14 +351,14 @@ async def test_without_hicache_the_mesh_serves_as_if_nothing_were_cached(
     assert (REGISTRY.get_sample_value("chunkmesh_cache_faults_total") or 0) > before
 
 
-async def test_hicache_may_die_and_return(
-    tiny: Path, reference: Reference, valkey: Valkey, unused_tcp_port: int
-) -> None:
+async def test_hicache_may_die_and_return(tiny: Path, reference: Reference, valkey: Valkey) -> None:
     """Requests go on without it; it finds the pages again by itself."""
     prompt = make_prompt(60, seed=9)
     expected = reference.generate(prompt, NEW_TOKENS)
-    settings = HiCacheSettings(port=unused_tcp_port, http_port=0, redis_url=valkey.url)
-    url = f"127.0.0.1:{unused_tcp_port}"
+    with bind_unused("127.0.0.1") as bound:
+        port = bound.getsockname()[1]
+    settings = HiCacheSettings(port=port, http_port=0, redis_url=valkey.url)
+    url = f"127.0.0.1:{port}"
     async with mesh(tiny, stages(tiny, 2), redis_url=valkey.url, hicache_url=url) as running:
         for hits in ((0, 48), (0, 0)):
             async with contextlib.AsyncExitStack() as hicache:
