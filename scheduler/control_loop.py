@@ -142,7 +142,7 @@ class ControlLoop:
         match action:
             case actions.SendMicrobatch():
                 self.workers.timeline.sent(action)
-                num_stages = len(self.workers.route)
+                num_stages = len(self.workers.registry.route)
                 self.workers.send(codec.microbatch_orders(action, num_stages))
             case (
                 actions.SendLoad()

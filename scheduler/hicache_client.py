@@ -19,7 +19,7 @@ from chunkmesh.v1 import hicache_pb2 as pb
 from scheduler import actions
 from scheduler.metrics import count_cache_fault
 
-_log = structlog.get_logger()
+_log = structlog.get_logger(__name__)
 _DEADLINE_S = 0.5
 _PAUSE_S = 1.0
 _LEASE_MS = 60_000

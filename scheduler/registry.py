@@ -12,9 +12,9 @@ import hashlib
 from collections.abc import Callable
 from enum import Enum
 
+from chunkmesh import PROTOCOL_VERSION
 from chunkmesh.layers import LayerRange, check_tiling
 
-PROTOCOL_VERSION = 1
 _FORMING_S = 15.0
 """Time for a route to form; dialling a dead --peer first is part of it."""
 

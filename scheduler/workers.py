@@ -29,7 +29,7 @@ from scheduler.registry import (
 from scheduler.timeline import Timeline
 from scheduler.worker_stream import WorkerStream
 
-_log = structlog.get_logger()
+_log = structlog.get_logger(__name__)
 _MAX_TIMELINE = 4096
 """Microbatches that are kept of each request that asked for its timeline."""
 LOOK_S = 0.1

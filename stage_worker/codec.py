@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
+from chunkmesh import PROTOCOL_VERSION
 from chunkmesh.errors import LinkError
 from chunkmesh.page_record import PageFormat
 from chunkmesh.v1 import common_pb2
@@ -13,7 +14,6 @@ from stage_worker.orders import Entry, Microbatch, SamplingRow, StorePage
 from stage_worker.page_io import LoadResult, StoreResult
 from stage_worker.stage import StageDescription
 
-PROTOCOL_VERSION = 1
 DTYPES = {
     torch.float32: common_pb2.DTYPE_FLOAT32,
     torch.bfloat16: common_pb2.DTYPE_BFLOAT16,

@@ -20,7 +20,7 @@ from chunkmesh.errors import ConfigError
 
 _LOCK_DEADLINE_S = 3600.0
 _LOCK_POLL_S = 0.2
-_log = structlog.get_logger()
+_log = structlog.get_logger(__name__)
 
 
 def ensure_folder(folder: Path, *, source_sha256: str, build: Callable[[Path, Path], None]) -> None:

@@ -12,6 +12,8 @@ from typing import Protocol
 import torch
 
 TOKEN_BYTES = 16
+HANDSHAKE_TIMEOUT_S = 10.0
+"""Time for a peer to answer a dial and to greet."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

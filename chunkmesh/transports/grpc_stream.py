@@ -14,7 +14,7 @@ import torch
 
 from chunkmesh.errors import ConfigError, LinkError
 from chunkmesh.transports import handshake
-from chunkmesh.transports.base import Activation, LinkSpec
+from chunkmesh.transports.base import HANDSHAKE_TIMEOUT_S, Activation, LinkSpec
 from chunkmesh.transports.grpc_inbound import DataPlane, InboundStream
 from chunkmesh.transports.handshake import Hello
 from chunkmesh.transports.header import Header
@@ -22,7 +22,6 @@ from chunkmesh.transports.sequence import InboundSequence, OutboundSequence
 from chunkmesh.v1 import data_plane_pb2, data_plane_pb2_grpc
 
 PART_BYTES = 4 * 1024 * 1024
-HANDSHAKE_TIMEOUT_S = 10.0
 _GRACE_S = 0.5
 """For streams that have ended already to say so."""
 

@@ -18,7 +18,7 @@ from ucxx._lib import libucxx
 from ucxx._lib.arr import Array
 
 from chunkmesh.errors import ConfigError, LinkError
-from chunkmesh.transports.base import LinkSpec
+from chunkmesh.transports.base import HANDSHAKE_TIMEOUT_S, LinkSpec
 from chunkmesh.transports.handshake import Hello
 from chunkmesh.transports.interfaces import interface_of
 from chunkmesh.transports.progress import Progress
@@ -27,7 +27,6 @@ from chunkmesh.transports.sequence import OutboundSequence
 from chunkmesh.transports.tag_links import TagReceiver, TagSender
 from chunkmesh.transports.ucp import TagReceive, Ucp, endpoint_transports
 
-HANDSHAKE_TIMEOUT_S = 10.0
 _log = structlog.get_logger(__name__)
 
 
