@@ -6,7 +6,9 @@ import dataclasses
 from typing import Literal
 
 from chunkmesh.errors import ChunkMeshError
+from chunkmesh.logprobs import TokenLogprobs
 from chunkmesh.pages import TokenIds
+from chunkmesh.token_counts import TokenCounts
 from scheduler.events import Sampling
 
 
@@ -28,10 +30,26 @@ class PlannedSample:
     """One token to choose from the logits of an entry's last token."""
 
     entry: int
+    row: int
+    """The row whose output grows; with n outputs all first tokens come from one entry."""
+    child: int
+    """0 <= child < num_outputs."""
     position: int
     """Output position, from 0."""
     sampling: Sampling
     forbidden_ids: tuple[int, ...]
+    seen: TokenCounts | None
+    """With penalties in the row's first sample: prompt and output so far. Else None."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedTargets:
+    """Prompt tokens whose log-probabilities are wanted."""
+
+    entry: int
+    target_ids: TokenIds
+    """The token behind each of the entry's first tokens, at least one."""
+    top_logprobs: int
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +62,8 @@ class SendMicrobatch:
     token_ids: TokenIds
     """Ids of all entries, concatenated; for the first stage."""
     samples: tuple[PlannedSample, ...]
+    """For the last stage."""
+    prompt_targets: tuple[PlannedTargets, ...] = ()
     """For the last stage."""
 
     @property
@@ -103,6 +123,15 @@ class CommitPages:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class SendCopyPages:
+    """Let every stage copy whole pages inside its pool, before whatever is sent later."""
+
+    source_ids: tuple[int, ...]
+    target_ids: tuple[int, ...]
+    """One for each source, distinct, and none of them a source."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class SendRelease:
     """Let every stage forget a row."""
 
@@ -139,30 +168,48 @@ class Progress:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class PromptLogprobs:
+    """Log-probabilities of consecutive prompt tokens; parts come in order, without gaps."""
+
+    request_id: str
+    start: int
+    """Position of the first token, >= 1."""
+    logprobs: TokenLogprobs
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Output:
     """New output of a request; text may be empty."""
 
     request_id: str
+    child: int
+    """0 <= child < num_outputs."""
     token_ids: tuple[int, ...]
     text: str
+    logprobs: TokenLogprobs | None = None
+    """Of token_ids, if asked for."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Finished:
-    """A request ended; nothing more comes. Text held back came as an Output before."""
+    """An output ended; nothing more of it comes. Text held back came as an Output before."""
 
     request_id: str
+    child: int
+    """0 <= child < num_outputs; the request ends with the last of them."""
     reason: Literal["stop", "length", "abort"]
     matched_stop: str | None
     matched_token_id: int | None
     cached_tokens: int
     chunk_tokens: tuple[int, ...]
     """Tokens of each prefill chunk."""
+    num_preemptions: int
+    """How often it gave its pages to others and was resumed."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Failed:
-    """A request ended with an error."""
+    """A request ended with an error, with all of its outputs that had not ended."""
 
     request_id: str
     error: ChunkMeshError
@@ -175,10 +222,12 @@ Action = (
     | SendCancelLoad
     | SendStore
     | CommitPages
+    | SendCopyPages
     | SendRelease
     | MatchPrefix
     | ReleaseLease
     | Progress
+    | PromptLogprobs
     | Output
     | Finished
     | Failed

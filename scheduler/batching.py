@@ -73,6 +73,15 @@ def _sample(entry: int, part: Part) -> PlannedSample:
     spec = part.request.spec
     position = part.output_position
     forbidden_ids = tuple(sorted(spec.end_ids)) if position < spec.min_new_tokens else ()
+    row = part.request.row
+    if row is None:
+        raise InvariantViolated(f"{part.request.request_id} samples without a row")
     return PlannedSample(
-        entry=entry, position=position, sampling=spec.sampling, forbidden_ids=forbidden_ids
+        entry=entry,
+        row=row,
+        child=0,
+        position=position,
+        sampling=spec.sampling,
+        forbidden_ids=forbidden_ids,
+        seen=None,
     )

@@ -6,12 +6,16 @@ import numpy as np
 
 from chunkmesh.errors import InvalidRequest
 from chunkmesh.layers import LayerRange
+from chunkmesh.logprobs import from_message
+from chunkmesh.pages import TokenIds
 from chunkmesh.v1 import common_pb2
 from chunkmesh.v1 import stage_pb2 as pb
 from scheduler import events
 from scheduler.actions import (
+    PlannedSample,
     SendCancelLoad,
     SendCommitLoad,
+    SendCopyPages,
     SendLoad,
     SendMicrobatch,
     SendRelease,
@@ -103,25 +107,51 @@ def microbatch_orders(action: SendMicrobatch, num_stages: int) -> list[pb.Attach
         orders[index] = pb.AttachResponse()
         orders[index].CopyFrom(middle)
     first, last = orders[0].microbatch, orders[-1].microbatch
-    first.token_ids_le = np.ascontiguousarray(action.token_ids, dtype="<u4").tobytes()
-    last.sampling.extend(
-        pb.SamplingRow(
-            entry=sample.entry,
-            seed=sample.sampling.seed,
-            position=sample.position,
-            temperature=sample.sampling.temperature,
-            top_p=sample.sampling.top_p,
-            top_k=sample.sampling.top_k,
-            min_p=sample.sampling.min_p,
-            forbidden_ids=sample.forbidden_ids,
+    first.token_ids_le = _ids_le(action.token_ids)
+    last.sampling.extend(_sampling_row(sample) for sample in action.samples)
+    last.prompt_targets.extend(
+        pb.PromptTargets(
+            entry=targets.entry,
+            target_ids_le=_ids_le(targets.target_ids),
+            top_logprobs=targets.top_logprobs,
         )
-        for sample in action.samples
+        for targets in action.prompt_targets
     )
     return orders
 
 
+def _sampling_row(sample: PlannedSample) -> pb.SamplingRow:
+    """Write one token to choose."""
+    sampling, seen = sample.sampling, sample.seen
+    return pb.SamplingRow(
+        entry=sample.entry,
+        row=sample.row,
+        seed=sampling.seed,
+        child=sample.child,
+        position=sample.position,
+        temperature=sampling.temperature,
+        top_p=sampling.top_p,
+        top_k=sampling.top_k,
+        min_p=sampling.min_p,
+        forbidden_ids=sample.forbidden_ids,
+        frequency_penalty=sampling.frequency_penalty,
+        presence_penalty=sampling.presence_penalty,
+        repetition_penalty=sampling.repetition_penalty,
+        seen_ids=() if seen is None else seen.ids.tolist(),
+        seen_counts=() if seen is None else seen.counts.tolist(),
+        bias_ids=[token_id for token_id, _ in sampling.logit_bias],
+        biases=[bias for _, bias in sampling.logit_bias],
+        top_logprobs=sampling.top_logprobs,
+    )
+
+
+def _ids_le(ids: TokenIds) -> bytes:
+    """Write ids as little-endian unsigned 32-bit integers."""
+    return np.ascontiguousarray(ids, dtype="<u4").tobytes()
+
+
 def cache_order(
-    action: SendLoad | SendCommitLoad | SendCancelLoad | SendStore | SendRelease,
+    action: SendLoad | SendCommitLoad | SendCancelLoad | SendStore | SendCopyPages | SendRelease,
 ) -> pb.AttachResponse:
     """Write an order that is the same for every stage."""
     match action:
@@ -144,14 +174,26 @@ def cache_order(
                 for page in action.pages
             ]
             return pb.AttachResponse(store=pb.Store(store_id=action.store_id, pages=pages))
+        case SendCopyPages():
+            copy = pb.CopyPages(source_ids=action.source_ids, target_ids=action.target_ids)
+            return pb.AttachResponse(copy_pages=copy)
         case SendRelease():
             return pb.AttachResponse(release=pb.Release(row=action.row))
 
 
 def acked_from(ack: pb.Ack, stage: int) -> events.Acked:
-    """Read an Ack of a stage."""
+    """Read an Ack of a stage.
+
+    Raises:
+        ValueError: its log-probabilities are not whole.
+    """
     return events.Acked(
-        epoch=ack.epoch, stage=stage, seq_no=ack.seq_no, sampled_ids=tuple(ack.sampled_ids)
+        epoch=ack.epoch,
+        stage=stage,
+        seq_no=ack.seq_no,
+        sampled_ids=tuple(ack.sampled_ids),
+        sampled_logprobs=tuple(map(from_message, ack.sampled_logprobs)),
+        prompt_logprobs=tuple(map(from_message, ack.prompt_logprobs)),
     )
 
 

@@ -149,6 +149,7 @@ class ControlLoop:
                 | actions.SendCommitLoad()
                 | actions.SendCancelLoad()
                 | actions.SendStore()
+                | actions.SendCopyPages()
                 | actions.SendRelease()
             ):
                 self.workers.broadcast(codec.cache_order(action))
@@ -158,7 +159,13 @@ class ControlLoop:
                 self._cache.release_lease(action)
             case actions.CommitPages():
                 self._commit(action)
-            case actions.Progress() | actions.Output() | actions.Finished() | actions.Failed():
+            case (
+                actions.Progress()
+                | actions.PromptLogprobs()
+                | actions.Output()
+                | actions.Finished()
+                | actions.Failed()
+            ):
                 self._tell(action, now_s)
             case _:
                 assert_never(action)
@@ -175,7 +182,11 @@ class ControlLoop:
 
     def _tell(
         self,
-        action: actions.Progress | actions.Output | actions.Finished | actions.Failed,
+        action: actions.Progress
+        | actions.PromptLogprobs
+        | actions.Output
+        | actions.Finished
+        | actions.Failed,
         now_s: float,
     ) -> None:
         """Hand news to the request's Generate call, if it is still there."""
@@ -185,6 +196,8 @@ class ControlLoop:
         match action:
             case actions.Progress():
                 stream.progress(action)
+            case actions.PromptLogprobs():
+                stream.prompt_logprobs(action)
             case actions.Output():
                 stream.output(action, now_s)
             case actions.Finished():

@@ -225,7 +225,7 @@ class Engine:
         """Give a live request its next token, and its end if that was the last."""
         text, ending = push_token(request, token_id)
         actions: list[Action] = [
-            Output(request_id=request.request_id, token_ids=(token_id,), text=text)
+            Output(request_id=request.request_id, child=0, token_ids=(token_id,), text=text)
         ]
         if ending is not None:
             return actions + self._finish(request, ending)
@@ -239,10 +239,10 @@ class Engine:
         request = self._requests.get(event.request_id)
         if request is None:
             return []
-        text = request.spec.text.flush() if event.cause == "abort" else ""
+        text = request.spec.texts[0].flush() if event.cause == "abort" else ""
         actions: list[Action] = []
         if text:
-            actions.append(Output(request_id=request.request_id, token_ids=(), text=text))
+            actions.append(Output(request_id=request.request_id, child=0, token_ids=(), text=text))
         return actions + self._finish(request, Ending(reason="abort"))
 
     def _finish(self, request: Request, ending: Ending) -> list[Action]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Literal, Protocol
 
+from chunkmesh.logprobs import TokenLogprobs
 from chunkmesh.pages import TokenIds
 
 
@@ -37,6 +38,22 @@ class Sampling:
     """In [0, 1]."""
     seed: int
     """0 <= seed < 2**64."""
+    frequency_penalty: float = 0.0
+    """In [-2, 2]; prompt and output count, as for the next two."""
+    presence_penalty: float = 0.0
+    """In [-2, 2]."""
+    repetition_penalty: float = 1.0
+    """In (0, 10]; 1 changes nothing."""
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    """Ids, each below the vocabulary size and at most once, and what is added to their logits."""
+    top_logprobs: int | None = None
+    """0 <= top_logprobs <= 20 most likely ids to tell with each token's log-probability, if any."""
+
+    @property
+    def has_penalties(self) -> bool:
+        """Whether the ids seen so far matter."""
+        penalties = (self.frequency_penalty, self.presence_penalty, self.repetition_penalty)
+        return penalties != (0.0, 0.0, 1.0)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +74,16 @@ class RequestSpec:
     end_ids: frozenset[int]
     """Ids that end the output."""
     sampling: Sampling
-    text: TextSink
+    texts: tuple[TextSink, ...]
+    """One for each output, >= 1; there are as many outputs."""
+    prompt_top_logprobs: int | None = None
+    """0 <= n <= 20 most likely ids to tell with the prompt's log-probabilities, if any; then no hit
+    is used."""
+
+    @property
+    def num_outputs(self) -> int:
+        """Outputs to make of the one prompt, >= 1."""
+        return len(self.texts)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,6 +139,10 @@ class Acked:
     seq_no: int
     sampled_ids: tuple[int, ...] = ()
     """Last stage only: one id a sampling row."""
+    sampled_logprobs: tuple[TokenLogprobs, ...] = ()
+    """Last stage only: one for each sampling row that asked, in order."""
+    prompt_logprobs: tuple[TokenLogprobs, ...] = ()
+    """Last stage only: one for each of the microbatch's prompt targets, in order."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

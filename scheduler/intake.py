@@ -67,8 +67,10 @@ class Intake:
             min_new_tokens=params.min_new_tokens,
             end_ids=params.end_ids,
             sampling=params.sampling,
-            text=self._tokenizer.output_text(
-                stop=params.stop, skip_special_tokens=params.skip_special_tokens
+            texts=(
+                self._tokenizer.output_text(
+                    stop=params.stop, skip_special_tokens=params.skip_special_tokens
+                ),
             ),
         )
 

@@ -31,19 +31,19 @@ def push_token(request: Request, token_id: int) -> tuple[str, Ending | None]:
     Raises:
         InvariantViolated: the output is full already.
     """
-    spec = request.spec
+    spec, text_sink = request.spec, request.spec.texts[0]
     if len(request.output_ids) >= spec.max_new_tokens:
         raise InvariantViolated(f"{request.request_id}: more than {spec.max_new_tokens} tokens")
     request.output_ids.append(token_id)
     ending: Ending | None = None
     if token_id in spec.end_ids:
-        text, ending = spec.text.flush(), Ending(reason="stop", matched_token_id=token_id)
+        text, ending = text_sink.flush(), Ending(reason="stop", matched_token_id=token_id)
     else:
-        text = spec.text.push(token_id)
-        if spec.text.matched_stop is None and len(request.output_ids) == spec.max_new_tokens:
-            text, ending = text + spec.text.flush(), Ending(reason="length")
-    if spec.text.matched_stop is not None:
-        ending = Ending(reason="stop", matched_stop=spec.text.matched_stop)
+        text = text_sink.push(token_id)
+        if text_sink.matched_stop is None and len(request.output_ids) == spec.max_new_tokens:
+            text, ending = text + text_sink.flush(), Ending(reason="length")
+    if text_sink.matched_stop is not None:
+        ending = Ending(reason="stop", matched_stop=text_sink.matched_stop)
     return text, ending
 
 
@@ -68,9 +68,11 @@ def finished(request: Request, ending: Ending) -> Finished:
     """Sum up a request that ended as it should."""
     return Finished(
         request_id=request.request_id,
+        child=0,
         reason=ending.reason,
         matched_stop=ending.matched_stop,
         matched_token_id=ending.matched_token_id,
         cached_tokens=request.hit_tokens,
         chunk_tokens=request.chunks.sent_chunk_tokens() if request.chunks else (),
+        num_preemptions=0,
     )

@@ -7,7 +7,7 @@ import dataclasses
 import itertools
 
 from chunkmesh.errors import ChunkMeshError
-from scheduler.actions import Finished, Output, Progress
+from scheduler.actions import Finished, Output, Progress, PromptLogprobs
 
 
 @dataclasses.dataclass(slots=True, kw_only=True)
@@ -16,6 +16,7 @@ class Update:
 
     progress: Progress | None = None
     """Only the newest."""
+    prompt_logprobs: list[PromptLogprobs] = dataclasses.field(default_factory=list)
     token_ids: list[int] = dataclasses.field(default_factory=list)
     text: str = ""
     finished: Finished | None = None
@@ -78,6 +79,11 @@ class RequestStream:
         """Take news of the prefill."""
         self.cached_tokens = progress.cached
         self._update.progress = progress
+        self._news.set()
+
+    def prompt_logprobs(self, logprobs: PromptLogprobs) -> None:
+        """Take log-probabilities of the prompt."""
+        self._update.prompt_logprobs.append(logprobs)
         self._news.set()
 
     def output(self, output: Output, now_s: float) -> None:

@@ -8,9 +8,17 @@ import torch
 from chunkmesh import PROTOCOL_VERSION
 from chunkmesh.errors import LinkError
 from chunkmesh.page_record import PageFormat
+from chunkmesh.token_counts import TokenCounts
 from chunkmesh.v1 import common_pb2
 from chunkmesh.v1 import stage_pb2 as pb
-from stage_worker.orders import Entry, Microbatch, SamplingRow, StorePage
+from stage_worker.orders import (
+    Entry,
+    Microbatch,
+    Penalties,
+    PromptTargets,
+    SamplingRow,
+    StorePage,
+)
 from stage_worker.page_io import LoadResult, StoreResult
 from stage_worker.stage import StageDescription
 
@@ -73,25 +81,58 @@ def microbatch_from(message: pb.Microbatch) -> Microbatch:
         token_ids = np.frombuffer(message.token_ids_le, dtype="<u4")
         if len(token_ids) != sum(entry.num_tokens for entry in entries):
             raise LinkError(f"microbatch {message.seq_no} has {len(token_ids)} ids")
-    sampling = tuple(
-        SamplingRow(
-            entry=row.entry,
-            seed=row.seed,
-            position=row.position,
-            temperature=row.temperature,
-            top_p=row.top_p,
-            top_k=row.top_k,
-            min_p=row.min_p,
-            forbidden_ids=tuple(row.forbidden_ids),
-        )
-        for row in message.sampling
-    )
     return Microbatch(
         epoch=message.epoch,
         seq_no=message.seq_no,
         entries=entries,
         token_ids=token_ids,
-        sampling=sampling,
+        sampling=tuple(map(_sampling_row, message.sampling)),
+        prompt_targets=tuple(
+            PromptTargets(
+                entry=targets.entry,
+                target_ids=np.frombuffer(targets.target_ids_le, dtype="<u4"),
+                top_logprobs=targets.top_logprobs,
+            )
+            for targets in message.prompt_targets
+        ),
+    )
+
+
+def _sampling_row(row: pb.SamplingRow) -> SamplingRow:
+    """Read one token to choose."""
+    return SamplingRow(
+        entry=row.entry,
+        row=row.row,
+        seed=row.seed,
+        child=row.child,
+        position=row.position,
+        temperature=row.temperature,
+        top_p=row.top_p,
+        top_k=row.top_k,
+        min_p=row.min_p,
+        forbidden_ids=tuple(row.forbidden_ids),
+        penalties=_penalties(row),
+        logit_bias=tuple(zip(row.bias_ids, row.biases, strict=True)),
+        top_logprobs=row.top_logprobs if row.HasField("top_logprobs") else None,
+    )
+
+
+def _penalties(row: pb.SamplingRow) -> Penalties | None:
+    """Read a row's penalties; None if they change nothing."""
+    penalties = (row.frequency_penalty, row.presence_penalty, row.repetition_penalty)
+    if penalties == (0.0, 0.0, 1.0):
+        return None
+    seen = None
+    if row.seen_ids:
+        seen = TokenCounts(
+            ids=np.array(row.seen_ids, dtype=np.uint32),
+            counts=np.array(row.seen_counts, dtype=np.uint32),
+        )
+    return Penalties(
+        frequency=row.frequency_penalty,
+        presence=row.presence_penalty,
+        repetition=row.repetition_penalty,
+        seen=seen,
     )
 
 

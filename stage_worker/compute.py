@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import assert_never
 
 from chunkmesh.errors import LinkError
+from chunkmesh.logprobs import to_message
 from chunkmesh.transports.base import Activation
 from chunkmesh.transports.slots import InboundSlots, OutboundSlots
 from chunkmesh.v1 import stage_pb2 as pb
@@ -52,6 +53,14 @@ class UseLoad:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class CopyPages:
+    """Copy whole pages inside the pool."""
+
+    source_ids: tuple[int, ...]
+    target_ids: tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ForgetRow:
     """Forget a request's row."""
 
@@ -64,7 +73,7 @@ class Stop:
 
 
 _STOP_S = 10.0
-Order = BeginEpoch | UseLinks | Microbatch | UseLoad | ForgetRow | Stop
+Order = BeginEpoch | UseLinks | Microbatch | UseLoad | CopyPages | ForgetRow | Stop
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,6 +136,9 @@ class Compute:
                 self._run_microbatch(order)
             case UseLoad():
                 self._use_load(order)
+            case CopyPages():
+                if self._epoch is not None:
+                    self._stage.copy_pages(order.source_ids, order.target_ids)
             case ForgetRow():
                 if self._epoch is not None:
                     self._stage.release(order.row)
@@ -162,7 +174,7 @@ class Compute:
             )
         hidden_out = outbound.acquire(microbatch.num_tokens) if outbound else None
         started_s = time.monotonic()
-        sampled_ids = self._stage.forward(microbatch, hidden_in, hidden_out)
+        output = self._stage.forward(microbatch, hidden_in, hidden_out)
         finished_s = time.monotonic()
         if inbound:
             inbound.release(microbatch.seq_no)
@@ -177,7 +189,9 @@ class Compute:
                 wait_us=int((started_s - waited_s) * 1e6),
                 compute_us=int((finished_s - started_s) * 1e6),
                 send_us=outbound.last_send_us if outbound else 0,
-                sampled_ids=sampled_ids,
+                sampled_ids=output.sampled_ids,
+                sampled_logprobs=map(to_message, output.sampled_logprobs),
+                prompt_logprobs=map(to_message, output.prompt_logprobs),
             )
         )
 

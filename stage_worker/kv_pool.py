@@ -81,6 +81,14 @@ class KvPool:
         dense = paged.index_select(2, page_index_P).view(len(paged), 1, heads, -1, head_dim)
         return dense[0, :, :, tokens], dense[-1, :, :, tokens]
 
+    def copy_pages(self, source_ids: Sequence[int], target_ids: Sequence[int]) -> None:
+        """Copy whole pages, in all layers; no target is a source."""
+        num_tokens = self.shape.page_tokens
+        for source, target in zip(source_ids, target_ids, strict=True):
+            read, write = source * num_tokens, target * num_tokens
+            page = self._pool_LPHSD[:, :, :, read : read + num_tokens]
+            self._pool_LPHSD[:, :, :, write : write + num_tokens].copy_(page)
+
     def read_page(self, layer: int, page_id: int) -> npt.NDArray[np.uint8]:
         """Return a copy of a page's bytes in one layer (index in the stage)."""
         page_PnHD = self._page(layer, page_id).transpose(1, 2).contiguous()

@@ -9,6 +9,7 @@ Shapes: T rows, D hidden size, n rows that are sampled, V vocabulary.
 from __future__ import annotations
 
 import pathlib
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -24,7 +25,7 @@ from stage_worker.orders import Microbatch
 from stage_worker.page_table import PageTables
 from stage_worker.rope import Rope
 from stage_worker.sampler import sample
-from stage_worker.stage import StageDescription
+from stage_worker.stage import StageDescription, StageOutput
 from stage_worker.step import LastRowsStep, Step
 from stage_worker.weights import LoadFormat, Progress, StageWeights, load_weights
 from stage_worker.workspace import Workspace
@@ -76,7 +77,7 @@ class ModelStage:
         microbatch: Microbatch,
         hidden_in_TD: torch.Tensor | None,
         hidden_out_TD: torch.Tensor | None,
-    ) -> tuple[int, ...]:
+    ) -> StageOutput:
         """Run one microbatch; see Stage.forward for the tensors.
 
         Raises:
@@ -89,7 +90,7 @@ class ModelStage:
         step = Step(plan, buffers, self._rope, self._owned_pool())
         if self._head is None:
             self._decoder.run(hidden_TD, step, None)
-            return ()
+            return StageOutput()
         return self._sample(microbatch, plan, hidden_TD, step, self._head)
 
     def _enter(
@@ -120,7 +121,7 @@ class ModelStage:
         hidden_TD: torch.Tensor,
         step: Step,
         head: Head,
-    ) -> tuple[int, ...]:
+    ) -> StageOutput:
         """Run the layers, then the head for the entries that are sampled."""
         entries = sorted({row.entry for row in microbatch.sampling})
         last_rows = None
@@ -129,9 +130,14 @@ class ModelStage:
             last_rows = LastRowsStep(parts, self._workspace.rows(len(entries)), self._owned_pool())
         hidden_nD = self._decoder.run(hidden_TD, step, last_rows)
         if not entries:
-            return ()
+            return StageOutput()
         logits = dict(zip(entries, head.logits(hidden_nD), strict=True))
-        return tuple(sample(logits[row.entry], row) for row in microbatch.sampling)
+        sampled_ids = tuple(sample(logits[row.entry], row) for row in microbatch.sampling)
+        return StageOutput(sampled_ids=sampled_ids)
+
+    def copy_pages(self, source_ids: Sequence[int], target_ids: Sequence[int]) -> None:
+        """Copy whole pages inside the pool, in all layers."""
+        self._owned_pool().copy_pages(source_ids, target_ids)
 
     def release(self, row: int) -> None:
         """Forget a request's row."""

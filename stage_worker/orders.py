@@ -7,6 +7,8 @@ import dataclasses
 import numpy as np
 import numpy.typing as npt
 
+from chunkmesh.token_counts import TokenCounts
+
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
@@ -23,15 +25,33 @@ class Entry:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Penalties:
+    """Makes ids that a row has seen less likely."""
+
+    frequency: float
+    """Subtracted from a logit for each time its id was seen."""
+    presence: float
+    """Subtracted once."""
+    repetition: float
+    """> 0; divides a positive and multiplies a negative logit, before the other two."""
+    seen: TokenCounts | None
+    """Prompt and output so far, in the row's first sampling row; afterwards the stage counts."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingRow:
     """One token to choose from the logits of an entry's last token."""
 
     entry: int
     """Index into Microbatch.entries."""
+    row: int
+    """The request's row whose output grows; not always the entry's."""
     seed: int
     """0 <= seed < 2**64."""
+    child: int
+    """Which of a request's outputs, from 0."""
     position: int
-    """Output position, from 0; random numbers are Philox(seed, position)."""
+    """Output position, from 0; random numbers are Philox(seed, child, position)."""
     temperature: float
     """0 means greedy."""
     top_p: float
@@ -42,6 +62,23 @@ class SamplingRow:
     """In [0, 1]; 0 keeps all."""
     forbidden_ids: tuple[int, ...] = ()
     """Ids that must not be chosen."""
+    penalties: Penalties | None = None
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    """Ids and what is added to their logits, after the penalties."""
+    top_logprobs: int | None = None
+    """How many most likely ids to tell with the log-probability of the chosen one; None for none
+    of both."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class PromptTargets:
+    """Prompt tokens whose log-probabilities are wanted."""
+
+    entry: int
+    """Index into Microbatch.entries."""
+    target_ids: npt.NDArray[np.uint32]
+    """The token behind each of the entry's first tokens, at least one."""
+    top_logprobs: int
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +94,8 @@ class Microbatch:
     """First stage only: ids of all entries, concatenated."""
     sampling: tuple[SamplingRow, ...]
     """Last stage only."""
+    prompt_targets: tuple[PromptTargets, ...] = ()
+    """Last stage only; at most one for each entry."""
 
     @property
     def num_tokens(self) -> int:

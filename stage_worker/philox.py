@@ -35,11 +35,11 @@ def philox4x32(counter: Words, key: tuple[int, int]) -> Words:
     return c0, c1, c2, c3
 
 
-def uniform(seed: int, position: int) -> float:
-    """Return a number in [0, 1) with 53 random bits for an output position of a request.
+def uniform(seed: int, child: int, position: int) -> float:
+    """Return a number in [0, 1) with 53 random bits for a position of one output of a request.
 
-    0 <= seed < 2**64, 0 <= position < 2**64.
+    0 <= seed < 2**64, 0 <= child < 2**32, 0 <= position < 2**64.
     """
     key = (seed & _MASK, seed >> 32)
-    high, low, _, _ = philox4x32((position & _MASK, position >> 32, 0, 0), key)
+    high, low, _, _ = philox4x32((position & _MASK, position >> 32, child, 0), key)
     return ((high >> 5) * 2.0**26 + (low >> 6)) * 2.0**-53

@@ -26,7 +26,7 @@ def sample(logits_V: torch.Tensor, row: SamplingRow) -> int:
     # Subtracting first keeps the largest at 0, so that no temperature makes an infinity of it.
     probs_C = torch.softmax((scores_C - scores_C[0]) / row.temperature, dim=0)
     probs_C = _filter(probs_C, row)
-    return int(ids_C[_draw(probs_C, uniform(row.seed, row.position))])
+    return int(ids_C[_draw(probs_C, uniform(row.seed, row.child, row.position))])
 
 
 def _candidates(logits_V: torch.Tensor, row: SamplingRow) -> tuple[torch.Tensor, torch.Tensor]:

@@ -19,7 +19,7 @@ from chunkmesh.transports.base import Transport
 from chunkmesh.v1 import stage_pb2 as pb
 from chunkmesh.v1 import stage_pb2_grpc
 from stage_worker import codec
-from stage_worker.compute import BeginEpoch, Compute, ForgetRow, UseLinks, UseLoad
+from stage_worker.compute import BeginEpoch, Compute, CopyPages, ForgetRow, UseLinks, UseLoad
 from stage_worker.links import Links
 from stage_worker.page_io import PageIO
 from stage_worker.stage import StageDescription
@@ -151,6 +151,11 @@ class Session:
         match response.WhichOneof("order"):
             case "microbatch":
                 self._compute.put(codec.microbatch_from(response.microbatch))
+            case "copy_pages":
+                copy = response.copy_pages
+                self._compute.put(
+                    CopyPages(source_ids=tuple(copy.source_ids), target_ids=tuple(copy.target_ids))
+                )
             case "release":
                 self._compute.put(ForgetRow(row=response.release.row))
             case "load" | "commit_load" | "cancel_load" | "store" as kind:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
+from chunkmesh.logprobs import TokenLogprobs
 from stage_worker.orders import Microbatch
 
 
@@ -48,6 +50,18 @@ class StageDescription:
         return self.last_layer == self.model_layers
 
 
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class StageOutput:
+    """What the last stage tells of a microbatch; empty on the others."""
+
+    sampled_ids: tuple[int, ...] = ()
+    """One for each sampling row."""
+    sampled_logprobs: tuple[TokenLogprobs, ...] = ()
+    """One for each sampling row with top_logprobs, of one token."""
+    prompt_logprobs: tuple[TokenLogprobs, ...] = ()
+    """One for each of the microbatch's prompt_targets."""
+
+
 class Stage(Protocol):
     """Computes a contiguous layer range. But for read_page, methods run on the compute thread."""
 
@@ -62,13 +76,16 @@ class Stage(Protocol):
         microbatch: Microbatch,
         hidden_in_TD: torch.Tensor | None,
         hidden_out_TD: torch.Tensor | None,
-    ) -> tuple[int, ...]:
+    ) -> StageOutput:
         """Run one microbatch.
 
         hidden_in_TD [T, D] is given except on the first stage and only read; hidden_out_TD [T, D]
-        is given except on the last stage and receives the residual stream. Returns one sampled id
-        for each sampling row.
+        is given except on the last stage and receives the residual stream.
         """
+        ...
+
+    def copy_pages(self, source_ids: Sequence[int], target_ids: Sequence[int]) -> None:
+        """Copy whole pages inside the pool, in all layers."""
         ...
 
     def release(self, row: int) -> None:

@@ -29,7 +29,17 @@ class Work:
 
 def sampling_row(**changes: Any) -> SamplingRow:
     """Return a greedy sampling row with changes."""
-    row = SamplingRow(entry=0, seed=0, position=0, temperature=0.0, top_p=1.0, top_k=0, min_p=0.0)
+    row = SamplingRow(
+        entry=0,
+        row=0,
+        seed=0,
+        child=0,
+        position=0,
+        temperature=0.0,
+        top_p=1.0,
+        top_k=0,
+        min_p=0.0,
+    )
     return dataclasses.replace(row, **changes)
 
 
@@ -56,7 +66,7 @@ class PipelineOfStages:
             for work in works
         )
         sampling = tuple(
-            dataclasses.replace(work.sampling, entry=index)
+            dataclasses.replace(work.sampling, entry=index, row=work.row)
             for index, work in enumerate(works)
             if work.sampling is not None
         )
@@ -73,7 +83,7 @@ class PipelineOfStages:
                 sampling=sampling if about.is_last else (),
             )
             out = None if about.is_last else torch.empty(len(ids), about.hidden_size)
-            sampled = stage.forward(microbatch, hidden, out)
+            sampled = stage.forward(microbatch, hidden, out).sampled_ids
             hidden = out
         self._seq_no += 1
         return sampled

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from stage_worker.orders import Microbatch
-from stage_worker.stage import Stage
+from stage_worker.stage import Stage, StageOutput
 
 
 class RecordedStage:
@@ -34,13 +35,17 @@ class RecordedStage:
         microbatch: Microbatch,
         hidden_in_TD: torch.Tensor | None,
         hidden_out_TD: torch.Tensor | None,
-    ) -> tuple[int, ...]:
+    ) -> StageOutput:
         """Run and note one microbatch."""
         time.sleep(self._delay_s)
-        sampled = self._stage.forward(microbatch, hidden_in_TD, hidden_out_TD)
+        output = self._stage.forward(microbatch, hidden_in_TD, hidden_out_TD)
         self.told.append(("run", microbatch.seq_no))
         self.microbatches.append(microbatch)
-        return sampled
+        return output
+
+    def copy_pages(self, source_ids: Sequence[int], target_ids: Sequence[int]) -> None:
+        """Copy pages."""
+        self._stage.copy_pages(source_ids, target_ids)
 
     def release(self, row: int) -> None:
         """Forget a row, and note it."""

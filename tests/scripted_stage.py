@@ -16,7 +16,7 @@ import numpy.typing as npt
 import torch
 
 from stage_worker.orders import Microbatch
-from stage_worker.stage import StageDescription
+from stage_worker.stage import StageDescription, StageOutput
 
 HIDDEN = 8
 
@@ -73,7 +73,7 @@ class ScriptedStage:
         microbatch: Microbatch,
         hidden_in_TD: torch.Tensor | None,
         hidden_out_TD: torch.Tensor | None,
-    ) -> tuple[int, ...]:
+    ) -> StageOutput:
         """Check everything, and on the last stage play the script."""
         first, last = self.description.is_first, self.description.is_last
         assert (microbatch.token_ids is not None) == first
@@ -92,7 +92,14 @@ class ScriptedStage:
         with self.ran:
             self.microbatches.append(microbatch)
             self.ran.notify_all()
-        return sampled
+        return StageOutput(sampled_ids=sampled)
+
+    def copy_pages(self, source_ids: Sequence[int], target_ids: Sequence[int]) -> None:
+        """Copy pages."""
+        for source, target in zip(source_ids, target_ids, strict=True):
+            for layer in range(self.description.first_layer, self.description.last_layer):
+                if (layer, source) in self._pages:
+                    self._pages[layer, target] = self._pages[layer, source].copy()
 
     def release(self, row: int) -> None:
         """Forget a row."""

@@ -34,5 +34,5 @@ def make_spec(
         min_new_tokens=min_new_tokens,
         end_ids=end_ids,
         sampling=GREEDY,
-        text=text or LetterText(),
+        texts=(text or LetterText(),),
     )

@@ -100,11 +100,21 @@ Global___ChatMessage: _TypeAlias = ChatMessage  # noqa: Y015
 
 @_typing.final
 class Chat(_message.Message):
-    """A chat that the model's template turns into a prompt ending in the assistant's turn."""
+    """A chat that the model's template turns into a prompt."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     MESSAGES_FIELD_NUMBER: _builtins.int
+    ADD_GENERATION_PROMPT_FIELD_NUMBER: _builtins.int
+    CONTINUE_FINAL_MESSAGE_FIELD_NUMBER: _builtins.int
+    add_generation_prompt: _builtins.bool
+    """Lets the prompt end where the assistant begins to speak. Default true, unless
+    continue_final_message is set.
+    """
+    continue_final_message: _builtins.bool
+    """Lets the prompt end inside the last message, so that the output goes on with it. Excludes
+    add_generation_prompt.
+    """
     @_builtins.property
     def messages(self) -> _containers.RepeatedCompositeFieldContainer[Global___ChatMessage]:
         """Messages in order, at least one."""
@@ -113,12 +123,16 @@ class Chat(_message.Message):
         self,
         *,
         messages: _abc.Iterable[Global___ChatMessage] | None = ...,
+        add_generation_prompt: _builtins.bool | None = ...,
+        continue_final_message: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_add_generation_prompt", b"_add_generation_prompt", "add_generation_prompt", b"add_generation_prompt"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["messages", b"messages"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_add_generation_prompt", b"_add_generation_prompt", "add_generation_prompt", b"add_generation_prompt", "continue_final_message", b"continue_final_message", "messages", b"messages"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__add_generation_prompt: _TypeAlias = _typing.Literal["add_generation_prompt"]  # noqa: Y015
+    _WhichOneofArgType__add_generation_prompt: _TypeAlias = _typing.Literal["_add_generation_prompt", b"_add_generation_prompt"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__add_generation_prompt) -> _WhichOneofReturnType__add_generation_prompt | None: ...
 
 Global___Chat: _TypeAlias = Chat  # noqa: Y015
 
@@ -127,6 +141,26 @@ class SamplingParams(_message.Message):
     """How tokens are chosen. An absent field takes the model's generation_config, then the default here."""
 
     DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class LogitBiasEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.int
+        value: _builtins.float
+        def __init__(
+            self,
+            *,
+            key: _builtins.int = ...,
+            value: _builtins.float = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
 
     TEMPERATURE_FIELD_NUMBER: _builtins.int
     TOP_P_FIELD_NUMBER: _builtins.int
@@ -139,6 +173,14 @@ class SamplingParams(_message.Message):
     IGNORE_EOS_FIELD_NUMBER: _builtins.int
     SEED_FIELD_NUMBER: _builtins.int
     SKIP_SPECIAL_TOKENS_FIELD_NUMBER: _builtins.int
+    FREQUENCY_PENALTY_FIELD_NUMBER: _builtins.int
+    PRESENCE_PENALTY_FIELD_NUMBER: _builtins.int
+    REPETITION_PENALTY_FIELD_NUMBER: _builtins.int
+    LOGIT_BIAS_FIELD_NUMBER: _builtins.int
+    N_FIELD_NUMBER: _builtins.int
+    LOGPROBS_FIELD_NUMBER: _builtins.int
+    PROMPT_LOGPROBS_FIELD_NUMBER: _builtins.int
+    TOP_LOGPROBS_FIELD_NUMBER: _builtins.int
     temperature: _builtins.float
     """Divides the logits; 0 means greedy. Finite and >= 0. Default 1."""
     top_p: _builtins.float
@@ -159,6 +201,28 @@ class SamplingParams(_message.Message):
     """
     skip_special_tokens: _builtins.bool
     """Leaves special tokens out of the text. Default true."""
+    frequency_penalty: _builtins.float
+    """Subtracted from an id's logit for each time it stands in prompt or output, in [-2, 2]. Default 0."""
+    presence_penalty: _builtins.float
+    """Subtracted once from the logit of each id that stands in prompt or output, in [-2, 2]. Default 0."""
+    repetition_penalty: _builtins.float
+    """Divides the positive and multiplies the negative logit of each id that stands in prompt or
+    output, in (0, 10]; applied before the other two. Default 1.
+    """
+    n: _builtins.int
+    """Outputs to make of one prompt, each with random numbers of its own; the prompt is computed once.
+    In [1, 128]. Default 1.
+    """
+    logprobs: _builtins.bool
+    """Tells the log-probability of each output token."""
+    prompt_logprobs: _builtins.bool
+    """Tells the prompt's log-probabilities in prompt_logprobs messages. Takes nothing from the prefix
+    cache then.
+    """
+    top_logprobs: _builtins.int
+    """Tells for each position the most likely ids beside the token itself; needs logprobs or
+    prompt_logprobs. In [0, 20]. Default 0.
+    """
     @_builtins.property
     def stop(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Strings that end the output; they are not part of the text. The prompt is not searched. When
@@ -168,6 +232,10 @@ class SamplingParams(_message.Message):
     @_builtins.property
     def stop_token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Ids that end the output, in addition to the model's own end tokens."""
+
+    @_builtins.property
+    def logit_bias(self) -> _containers.ScalarMap[_builtins.int, _builtins.float]:
+        """Added to the logits of these ids after the penalties, each in [-100, 100]; at most 1024 ids."""
 
     def __init__(
         self,
@@ -183,17 +251,33 @@ class SamplingParams(_message.Message):
         ignore_eos: _builtins.bool = ...,
         seed: _builtins.int | None = ...,
         skip_special_tokens: _builtins.bool | None = ...,
+        frequency_penalty: _builtins.float | None = ...,
+        presence_penalty: _builtins.float | None = ...,
+        repetition_penalty: _builtins.float | None = ...,
+        logit_bias: _abc.Mapping[_builtins.int, _builtins.float] | None = ...,
+        n: _builtins.int | None = ...,
+        logprobs: _builtins.bool = ...,
+        prompt_logprobs: _builtins.bool = ...,
+        top_logprobs: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_max_new_tokens", b"_max_new_tokens", "_min_new_tokens", b"_min_new_tokens", "_min_p", b"_min_p", "_seed", b"_seed", "_skip_special_tokens", b"_skip_special_tokens", "_temperature", b"_temperature", "_top_k", b"_top_k", "_top_p", b"_top_p", "max_new_tokens", b"max_new_tokens", "min_new_tokens", b"min_new_tokens", "min_p", b"min_p", "seed", b"seed", "skip_special_tokens", b"skip_special_tokens", "temperature", b"temperature", "top_k", b"top_k", "top_p", b"top_p"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_frequency_penalty", b"_frequency_penalty", "_max_new_tokens", b"_max_new_tokens", "_min_new_tokens", b"_min_new_tokens", "_min_p", b"_min_p", "_n", b"_n", "_presence_penalty", b"_presence_penalty", "_repetition_penalty", b"_repetition_penalty", "_seed", b"_seed", "_skip_special_tokens", b"_skip_special_tokens", "_temperature", b"_temperature", "_top_k", b"_top_k", "_top_logprobs", b"_top_logprobs", "_top_p", b"_top_p", "frequency_penalty", b"frequency_penalty", "max_new_tokens", b"max_new_tokens", "min_new_tokens", b"min_new_tokens", "min_p", b"min_p", "n", b"n", "presence_penalty", b"presence_penalty", "repetition_penalty", b"repetition_penalty", "seed", b"seed", "skip_special_tokens", b"skip_special_tokens", "temperature", b"temperature", "top_k", b"top_k", "top_logprobs", b"top_logprobs", "top_p", b"top_p"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_new_tokens", b"_max_new_tokens", "_min_new_tokens", b"_min_new_tokens", "_min_p", b"_min_p", "_seed", b"_seed", "_skip_special_tokens", b"_skip_special_tokens", "_temperature", b"_temperature", "_top_k", b"_top_k", "_top_p", b"_top_p", "ignore_eos", b"ignore_eos", "max_new_tokens", b"max_new_tokens", "min_new_tokens", b"min_new_tokens", "min_p", b"min_p", "seed", b"seed", "skip_special_tokens", b"skip_special_tokens", "stop", b"stop", "stop_token_ids", b"stop_token_ids", "temperature", b"temperature", "top_k", b"top_k", "top_p", b"top_p"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_frequency_penalty", b"_frequency_penalty", "_max_new_tokens", b"_max_new_tokens", "_min_new_tokens", b"_min_new_tokens", "_min_p", b"_min_p", "_n", b"_n", "_presence_penalty", b"_presence_penalty", "_repetition_penalty", b"_repetition_penalty", "_seed", b"_seed", "_skip_special_tokens", b"_skip_special_tokens", "_temperature", b"_temperature", "_top_k", b"_top_k", "_top_logprobs", b"_top_logprobs", "_top_p", b"_top_p", "frequency_penalty", b"frequency_penalty", "ignore_eos", b"ignore_eos", "logit_bias", b"logit_bias", "logprobs", b"logprobs", "max_new_tokens", b"max_new_tokens", "min_new_tokens", b"min_new_tokens", "min_p", b"min_p", "n", b"n", "presence_penalty", b"presence_penalty", "prompt_logprobs", b"prompt_logprobs", "repetition_penalty", b"repetition_penalty", "seed", b"seed", "skip_special_tokens", b"skip_special_tokens", "stop", b"stop", "stop_token_ids", b"stop_token_ids", "temperature", b"temperature", "top_k", b"top_k", "top_logprobs", b"top_logprobs", "top_p", b"top_p"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__frequency_penalty: _TypeAlias = _typing.Literal["frequency_penalty"]  # noqa: Y015
+    _WhichOneofArgType__frequency_penalty: _TypeAlias = _typing.Literal["_frequency_penalty", b"_frequency_penalty"]  # noqa: Y015
     _WhichOneofReturnType__max_new_tokens: _TypeAlias = _typing.Literal["max_new_tokens"]  # noqa: Y015
     _WhichOneofArgType__max_new_tokens: _TypeAlias = _typing.Literal["_max_new_tokens", b"_max_new_tokens"]  # noqa: Y015
     _WhichOneofReturnType__min_new_tokens: _TypeAlias = _typing.Literal["min_new_tokens"]  # noqa: Y015
     _WhichOneofArgType__min_new_tokens: _TypeAlias = _typing.Literal["_min_new_tokens", b"_min_new_tokens"]  # noqa: Y015
     _WhichOneofReturnType__min_p: _TypeAlias = _typing.Literal["min_p"]  # noqa: Y015
     _WhichOneofArgType__min_p: _TypeAlias = _typing.Literal["_min_p", b"_min_p"]  # noqa: Y015
+    _WhichOneofReturnType__n: _TypeAlias = _typing.Literal["n"]  # noqa: Y015
+    _WhichOneofArgType__n: _TypeAlias = _typing.Literal["_n", b"_n"]  # noqa: Y015
+    _WhichOneofReturnType__presence_penalty: _TypeAlias = _typing.Literal["presence_penalty"]  # noqa: Y015
+    _WhichOneofArgType__presence_penalty: _TypeAlias = _typing.Literal["_presence_penalty", b"_presence_penalty"]  # noqa: Y015
+    _WhichOneofReturnType__repetition_penalty: _TypeAlias = _typing.Literal["repetition_penalty"]  # noqa: Y015
+    _WhichOneofArgType__repetition_penalty: _TypeAlias = _typing.Literal["_repetition_penalty", b"_repetition_penalty"]  # noqa: Y015
     _WhichOneofReturnType__seed: _TypeAlias = _typing.Literal["seed"]  # noqa: Y015
     _WhichOneofArgType__seed: _TypeAlias = _typing.Literal["_seed", b"_seed"]  # noqa: Y015
     _WhichOneofReturnType__skip_special_tokens: _TypeAlias = _typing.Literal["skip_special_tokens"]  # noqa: Y015
@@ -202,14 +286,24 @@ class SamplingParams(_message.Message):
     _WhichOneofArgType__temperature: _TypeAlias = _typing.Literal["_temperature", b"_temperature"]  # noqa: Y015
     _WhichOneofReturnType__top_k: _TypeAlias = _typing.Literal["top_k"]  # noqa: Y015
     _WhichOneofArgType__top_k: _TypeAlias = _typing.Literal["_top_k", b"_top_k"]  # noqa: Y015
+    _WhichOneofReturnType__top_logprobs: _TypeAlias = _typing.Literal["top_logprobs"]  # noqa: Y015
+    _WhichOneofArgType__top_logprobs: _TypeAlias = _typing.Literal["_top_logprobs", b"_top_logprobs"]  # noqa: Y015
     _WhichOneofReturnType__top_p: _TypeAlias = _typing.Literal["top_p"]  # noqa: Y015
     _WhichOneofArgType__top_p: _TypeAlias = _typing.Literal["_top_p", b"_top_p"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__frequency_penalty) -> _WhichOneofReturnType__frequency_penalty | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__max_new_tokens) -> _WhichOneofReturnType__max_new_tokens | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__min_new_tokens) -> _WhichOneofReturnType__min_new_tokens | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__min_p) -> _WhichOneofReturnType__min_p | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__n) -> _WhichOneofReturnType__n | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__presence_penalty) -> _WhichOneofReturnType__presence_penalty | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__repetition_penalty) -> _WhichOneofReturnType__repetition_penalty | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__seed) -> _WhichOneofReturnType__seed | None: ...
     @_typing.overload
@@ -218,6 +312,8 @@ class SamplingParams(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__temperature) -> _WhichOneofReturnType__temperature | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__top_k) -> _WhichOneofReturnType__top_k | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__top_logprobs) -> _WhichOneofReturnType__top_logprobs | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__top_p) -> _WhichOneofReturnType__top_p | None: ...
 
@@ -334,6 +430,34 @@ class PromptProgress(_message.Message):
 Global___PromptProgress: _TypeAlias = PromptProgress  # noqa: Y015
 
 @_typing.final
+class PromptLogprobs(_message.Message):
+    """Log-probabilities of a part of the prompt; parts come in order."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    START_FIELD_NUMBER: _builtins.int
+    LOGPROBS_FIELD_NUMBER: _builtins.int
+    start: _builtins.int
+    """Position of the first token; 1 in the first message, as nothing predicts the first token."""
+    @_builtins.property
+    def logprobs(self) -> _common_pb2.TokenLogprobs:
+        """Of the prompt's tokens from start on."""
+
+    def __init__(
+        self,
+        *,
+        start: _builtins.int = ...,
+        logprobs: _common_pb2.TokenLogprobs | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["logprobs", b"logprobs"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["logprobs", b"logprobs", "start", b"start"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PromptLogprobs: _TypeAlias = PromptLogprobs  # noqa: Y015
+
+@_typing.final
 class GenerateStreamChunk(_message.Message):
     """New output of a streamed request."""
 
@@ -344,6 +468,8 @@ class GenerateStreamChunk(_message.Message):
     PROMPT_TOKENS_FIELD_NUMBER: _builtins.int
     COMPLETION_TOKENS_FIELD_NUMBER: _builtins.int
     CACHED_TOKENS_FIELD_NUMBER: _builtins.int
+    INDEX_FIELD_NUMBER: _builtins.int
+    LOGPROBS_FIELD_NUMBER: _builtins.int
     text: _builtins.str
     """New text; may be empty while a character or a possible stop string is incomplete."""
     prompt_tokens: _builtins.int
@@ -352,9 +478,15 @@ class GenerateStreamChunk(_message.Message):
     """Output tokens so far."""
     cached_tokens: _builtins.int
     """Prompt tokens taken from the prefix cache."""
+    index: _builtins.int
+    """Which of the n outputs, from 0."""
     @_builtins.property
     def token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """New token ids, also those whose text is still held back."""
+
+    @_builtins.property
+    def logprobs(self) -> _common_pb2.TokenLogprobs:
+        """One for each of token_ids; only if asked for."""
 
     def __init__(
         self,
@@ -364,10 +496,12 @@ class GenerateStreamChunk(_message.Message):
         prompt_tokens: _builtins.int = ...,
         completion_tokens: _builtins.int = ...,
         cached_tokens: _builtins.int = ...,
+        index: _builtins.int = ...,
+        logprobs: _common_pb2.TokenLogprobs | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["logprobs", b"logprobs"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cached_tokens", b"cached_tokens", "completion_tokens", b"completion_tokens", "prompt_tokens", b"prompt_tokens", "text", b"text", "token_ids", b"token_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cached_tokens", b"cached_tokens", "completion_tokens", b"completion_tokens", "index", b"index", "logprobs", b"logprobs", "prompt_tokens", b"prompt_tokens", "text", b"text", "token_ids", b"token_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -455,7 +589,7 @@ Global___MicrobatchTiming: _TypeAlias = MicrobatchTiming  # noqa: Y015
 
 @_typing.final
 class GenerateComplete(_message.Message):
-    """The end of a request."""
+    """The end of one output of a request."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -471,6 +605,9 @@ class GenerateComplete(_message.Message):
     TTFT_MS_FIELD_NUMBER: _builtins.int
     E2E_MS_FIELD_NUMBER: _builtins.int
     TIMELINE_FIELD_NUMBER: _builtins.int
+    INDEX_FIELD_NUMBER: _builtins.int
+    LOGPROBS_FIELD_NUMBER: _builtins.int
+    NUM_PREEMPTIONS_FIELD_NUMBER: _builtins.int
     text: _builtins.str
     """The whole output text; a character that the end cut in two is one U+FFFD."""
     finish_reason: Global___FinishReason.ValueType
@@ -480,15 +617,19 @@ class GenerateComplete(_message.Message):
     matched_token_id: _builtins.int
     """The end or stop id that matched."""
     prompt_tokens: _builtins.int
-    """Prompt tokens."""
+    """Prompt tokens; of n outputs all tell the same ones, which were computed once."""
     completion_tokens: _builtins.int
-    """Output tokens."""
+    """Tokens of this output."""
     cached_tokens: _builtins.int
     """Prompt tokens taken from the prefix cache: whole pages, and never the last prompt token."""
     ttft_ms: _builtins.float
     """Time from arrival to the first token, in milliseconds."""
     e2e_ms: _builtins.float
     """Time from arrival to the last token, in milliseconds."""
+    index: _builtins.int
+    """Which of the n outputs, from 0."""
+    num_preemptions: _builtins.int
+    """How often this output gave its pages to others and was resumed."""
     @_builtins.property
     def output_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """All output ids, the end token included."""
@@ -499,7 +640,11 @@ class GenerateComplete(_message.Message):
 
     @_builtins.property
     def timeline(self) -> _containers.RepeatedCompositeFieldContainer[Global___MicrobatchTiming]:
-        """Filled if return_timeline was set."""
+        """Of all outputs, in the call's last message; filled if return_timeline was set."""
+
+    @_builtins.property
+    def logprobs(self) -> _common_pb2.TokenLogprobs:
+        """One for each of output_ids; only if asked for."""
 
     def __init__(
         self,
@@ -516,10 +661,13 @@ class GenerateComplete(_message.Message):
         ttft_ms: _builtins.float = ...,
         e2e_ms: _builtins.float = ...,
         timeline: _abc.Iterable[Global___MicrobatchTiming] | None = ...,
+        index: _builtins.int = ...,
+        logprobs: _common_pb2.TokenLogprobs | None = ...,
+        num_preemptions: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["matched", b"matched", "matched_stop", b"matched_stop", "matched_token_id", b"matched_token_id"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["logprobs", b"logprobs", "matched", b"matched", "matched_stop", b"matched_stop", "matched_token_id", b"matched_token_id"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cached_tokens", b"cached_tokens", "chunk_tokens", b"chunk_tokens", "completion_tokens", b"completion_tokens", "e2e_ms", b"e2e_ms", "finish_reason", b"finish_reason", "matched", b"matched", "matched_stop", b"matched_stop", "matched_token_id", b"matched_token_id", "output_ids", b"output_ids", "prompt_tokens", b"prompt_tokens", "text", b"text", "timeline", b"timeline", "ttft_ms", b"ttft_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cached_tokens", b"cached_tokens", "chunk_tokens", b"chunk_tokens", "completion_tokens", b"completion_tokens", "e2e_ms", b"e2e_ms", "finish_reason", b"finish_reason", "index", b"index", "logprobs", b"logprobs", "matched", b"matched", "matched_stop", b"matched_stop", "matched_token_id", b"matched_token_id", "num_preemptions", b"num_preemptions", "output_ids", b"output_ids", "prompt_tokens", b"prompt_tokens", "text", b"text", "timeline", b"timeline", "ttft_ms", b"ttft_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_matched: _TypeAlias = _typing.Literal["matched_stop", "matched_token_id"]  # noqa: Y015
     _WhichOneofArgType_matched: _TypeAlias = _typing.Literal["matched", b"matched"]  # noqa: Y015
@@ -537,6 +685,7 @@ class GenerateResponse(_message.Message):
     PROGRESS_FIELD_NUMBER: _builtins.int
     CHUNK_FIELD_NUMBER: _builtins.int
     COMPLETE_FIELD_NUMBER: _builtins.int
+    PROMPT_LOGPROBS_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """The request that this belongs to."""
     @_builtins.property
@@ -549,7 +698,11 @@ class GenerateResponse(_message.Message):
 
     @_builtins.property
     def complete(self) -> Global___GenerateComplete:
-        """The end; always last."""
+        """The end of an output."""
+
+    @_builtins.property
+    def prompt_logprobs(self) -> Global___PromptLogprobs:
+        """Prefill went on, and these tokens of the prompt are known."""
 
     def __init__(
         self,
@@ -558,12 +711,13 @@ class GenerateResponse(_message.Message):
         progress: Global___PromptProgress | None = ...,
         chunk: Global___GenerateStreamChunk | None = ...,
         complete: Global___GenerateComplete | None = ...,
+        prompt_logprobs: Global___PromptLogprobs | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["chunk", b"chunk", "complete", b"complete", "event", b"event", "progress", b"progress"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["chunk", b"chunk", "complete", b"complete", "event", b"event", "progress", b"progress", "prompt_logprobs", b"prompt_logprobs"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["chunk", b"chunk", "complete", b"complete", "event", b"event", "progress", b"progress", "request_id", b"request_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["chunk", b"chunk", "complete", b"complete", "event", b"event", "progress", b"progress", "prompt_logprobs", b"prompt_logprobs", "request_id", b"request_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["progress", "chunk", "complete"]  # noqa: Y015
+    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["progress", "chunk", "complete", "prompt_logprobs"]  # noqa: Y015
     _WhichOneofArgType_event: _TypeAlias = _typing.Literal["event", b"event"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_event) -> _WhichOneofReturnType_event | None: ...
 
@@ -794,6 +948,7 @@ class GetServerInfoResponse(_message.Message):
     CHUNKED_PREFILL_TOKENS_FIELD_NUMBER: _builtins.int
     CACHE_FAULT_FIELD_NUMBER: _builtins.int
     VERSION_FIELD_NUMBER: _builtins.int
+    NUM_PREEMPTIONS_FIELD_NUMBER: _builtins.int
     ready: _builtins.bool
     """Whether a route covers every layer."""
     reason: _builtins.str
@@ -820,6 +975,8 @@ class GetServerInfoResponse(_message.Message):
     """Why the last call of the prefix cache failed, or that there is none; empty if it answered."""
     version: _builtins.str
     """Version of ChunkMesh."""
+    num_preemptions: _builtins.int
+    """Requests that gave their pages to others since the scheduler began."""
     @_builtins.property
     def missing_layers(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.LayerRange]:
         """Layers that no worker holds."""
@@ -846,10 +1003,11 @@ class GetServerInfoResponse(_message.Message):
         chunked_prefill_tokens: _builtins.int = ...,
         cache_fault: _builtins.str = ...,
         version: _builtins.str = ...,
+        num_preemptions: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cache_fault", b"cache_fault", "chunk_strategy", b"chunk_strategy", "chunked_prefill_tokens", b"chunked_prefill_tokens", "epoch", b"epoch", "free_pages", b"free_pages", "missing_layers", b"missing_layers", "num_microbatches_in_flight", b"num_microbatches_in_flight", "num_pages", b"num_pages", "num_requests_running", b"num_requests_running", "num_requests_waiting", b"num_requests_waiting", "page_tokens", b"page_tokens", "ready", b"ready", "reason", b"reason", "version", b"version", "workers", b"workers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cache_fault", b"cache_fault", "chunk_strategy", b"chunk_strategy", "chunked_prefill_tokens", b"chunked_prefill_tokens", "epoch", b"epoch", "free_pages", b"free_pages", "missing_layers", b"missing_layers", "num_microbatches_in_flight", b"num_microbatches_in_flight", "num_pages", b"num_pages", "num_preemptions", b"num_preemptions", "num_requests_running", b"num_requests_running", "num_requests_waiting", b"num_requests_waiting", "page_tokens", b"page_tokens", "ready", b"ready", "reason", b"reason", "version", b"version", "workers", b"workers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

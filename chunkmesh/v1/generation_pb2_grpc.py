@@ -72,9 +72,10 @@ class GenerationServicer:
     """
 
     def Generate(self, request, context):
-        """Runs one request. Sends progress during prefill (if asked for), then chunks of new text (if
-        stream is set), then exactly one complete message. Cancelling the call or passing its deadline
-        ends the work on every stage.
+        """Runs one request. Sends progress and log-probabilities of the prompt during prefill (if asked
+        for), then chunks of new text (if stream is set) and one complete message for each of the n
+        outputs; the last message is a complete one. Cancelling the call or passing its deadline ends
+        the work on every stage.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -34,9 +34,10 @@ class GenerationStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> GenerationAsyncStub: ...
     Generate: _grpc.UnaryStreamMultiCallable[_generation_pb2.GenerateRequest, _generation_pb2.GenerateResponse]
-    """Runs one request. Sends progress during prefill (if asked for), then chunks of new text (if
-    stream is set), then exactly one complete message. Cancelling the call or passing its deadline
-    ends the work on every stage.
+    """Runs one request. Sends progress and log-probabilities of the prompt during prefill (if asked
+    for), then chunks of new text (if stream is set) and one complete message for each of the n
+    outputs; the last message is a complete one. Cancelling the call or passing its deadline ends
+    the work on every stage.
     """
     Abort: _grpc.UnaryUnaryMultiCallable[_generation_pb2.AbortRequest, _generation_pb2.AbortResponse]
     """Ends a running or waiting request; its Generate call finishes with FINISH_REASON_ABORT."""
@@ -55,9 +56,10 @@ class GenerationAsyncStub(GenerationStub):
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     Generate: _aio.UnaryStreamMultiCallable[_generation_pb2.GenerateRequest, _generation_pb2.GenerateResponse]  # type: ignore[assignment]
-    """Runs one request. Sends progress during prefill (if asked for), then chunks of new text (if
-    stream is set), then exactly one complete message. Cancelling the call or passing its deadline
-    ends the work on every stage.
+    """Runs one request. Sends progress and log-probabilities of the prompt during prefill (if asked
+    for), then chunks of new text (if stream is set) and one complete message for each of the n
+    outputs; the last message is a complete one. Cancelling the call or passing its deadline ends
+    the work on every stage.
     """
     Abort: _aio.UnaryUnaryMultiCallable[_generation_pb2.AbortRequest, _generation_pb2.AbortResponse]  # type: ignore[assignment]
     """Ends a running or waiting request; its Generate call finishes with FINISH_REASON_ABORT."""
@@ -79,9 +81,10 @@ class GenerationServicer(metaclass=_abc_1.ABCMeta):
         request: _generation_pb2.GenerateRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_generation_pb2.GenerateResponse], _abc.AsyncIterator[_generation_pb2.GenerateResponse]]:
-        """Runs one request. Sends progress during prefill (if asked for), then chunks of new text (if
-        stream is set), then exactly one complete message. Cancelling the call or passing its deadline
-        ends the work on every stage.
+        """Runs one request. Sends progress and log-probabilities of the prompt during prefill (if asked
+        for), then chunks of new text (if stream is set) and one complete message for each of the n
+        outputs; the last message is a complete one. Cancelling the call or passing its deadline ends
+        the work on every stage.
         """
 
     @_abc_1.abstractmethod

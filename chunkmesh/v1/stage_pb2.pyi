@@ -167,6 +167,8 @@ class Ack(_message.Message):
     COMPUTE_US_FIELD_NUMBER: _builtins.int
     SEND_US_FIELD_NUMBER: _builtins.int
     SAMPLED_IDS_FIELD_NUMBER: _builtins.int
+    SAMPLED_LOGPROBS_FIELD_NUMBER: _builtins.int
+    PROMPT_LOGPROBS_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
     """Epoch of the microbatch."""
     seq_no: _builtins.int
@@ -185,6 +187,14 @@ class Ack(_message.Message):
     def sampled_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Last stage only: one id per sampling row, in order."""
 
+    @_builtins.property
+    def sampled_logprobs(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.TokenLogprobs]:
+        """Last stage only: one for each sampling row with top_logprobs, in order, of one token."""
+
+    @_builtins.property
+    def prompt_logprobs(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.TokenLogprobs]:
+        """Last stage only: one for each of Microbatch.prompt_targets, in order."""
+
     def __init__(
         self,
         *,
@@ -196,10 +206,12 @@ class Ack(_message.Message):
         compute_us: _builtins.int = ...,
         send_us: _builtins.int = ...,
         sampled_ids: _abc.Iterable[_builtins.int] | None = ...,
+        sampled_logprobs: _abc.Iterable[_common_pb2.TokenLogprobs] | None = ...,
+        prompt_logprobs: _abc.Iterable[_common_pb2.TokenLogprobs] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["acked_us", b"acked_us", "compute_us", b"compute_us", "epoch", b"epoch", "sampled_ids", b"sampled_ids", "send_us", b"send_us", "seq_no", b"seq_no", "started_us", b"started_us", "wait_us", b"wait_us"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acked_us", b"acked_us", "compute_us", b"compute_us", "epoch", b"epoch", "prompt_logprobs", b"prompt_logprobs", "sampled_ids", b"sampled_ids", "sampled_logprobs", b"sampled_logprobs", "send_us", b"send_us", "seq_no", b"seq_no", "started_us", b"started_us", "wait_us", b"wait_us"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -501,7 +513,7 @@ Global___Entry: _TypeAlias = Entry  # noqa: Y015
 
 @_typing.final
 class SamplingRow(_message.Message):
-    """One token to choose. Random numbers are Philox(seed, position)."""
+    """One token to choose. Random numbers are Philox(seed, child, position)."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -513,6 +525,16 @@ class SamplingRow(_message.Message):
     TOP_K_FIELD_NUMBER: _builtins.int
     MIN_P_FIELD_NUMBER: _builtins.int
     FORBIDDEN_IDS_FIELD_NUMBER: _builtins.int
+    ROW_FIELD_NUMBER: _builtins.int
+    CHILD_FIELD_NUMBER: _builtins.int
+    FREQUENCY_PENALTY_FIELD_NUMBER: _builtins.int
+    PRESENCE_PENALTY_FIELD_NUMBER: _builtins.int
+    REPETITION_PENALTY_FIELD_NUMBER: _builtins.int
+    SEEN_IDS_FIELD_NUMBER: _builtins.int
+    SEEN_COUNTS_FIELD_NUMBER: _builtins.int
+    BIAS_IDS_FIELD_NUMBER: _builtins.int
+    BIASES_FIELD_NUMBER: _builtins.int
+    TOP_LOGPROBS_FIELD_NUMBER: _builtins.int
     entry: _builtins.int
     """Index of the entry whose last token gives the logits."""
     seed: _builtins.int
@@ -527,9 +549,39 @@ class SamplingRow(_message.Message):
     """0 keeps all."""
     min_p: _builtins.float
     """0 keeps all."""
+    row: _builtins.int
+    """The row whose output grows; with n outputs the first tokens of all rows come from one entry."""
+    child: _builtins.int
+    """Which of the n outputs, from 0."""
+    frequency_penalty: _builtins.float
+    """Subtracted for each time an id was seen."""
+    presence_penalty: _builtins.float
+    """Subtracted from each id seen."""
+    repetition_penalty: _builtins.float
+    """Divides positive and multiplies negative logits of each id seen; 1 changes nothing."""
+    top_logprobs: _builtins.int
+    """Present if log-probabilities are wanted: how many most likely ids to tell."""
     @_builtins.property
     def forbidden_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Ids that must not be chosen: end tokens before min_new_tokens."""
+
+    @_builtins.property
+    def seen_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """With penalties in the row's first sampling row: the distinct ids of prompt and output so far.
+        Afterwards empty: the stage counts what it samples for the row.
+        """
+
+    @_builtins.property
+    def seen_counts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """How often each of seen_ids was seen, >= 1."""
+
+    @_builtins.property
+    def bias_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Ids whose logits are biased."""
+
+    @_builtins.property
+    def biases(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
+        """What is added to each of bias_ids."""
 
     def __init__(
         self,
@@ -542,14 +594,56 @@ class SamplingRow(_message.Message):
         top_k: _builtins.int = ...,
         min_p: _builtins.float = ...,
         forbidden_ids: _abc.Iterable[_builtins.int] | None = ...,
+        row: _builtins.int = ...,
+        child: _builtins.int = ...,
+        frequency_penalty: _builtins.float = ...,
+        presence_penalty: _builtins.float = ...,
+        repetition_penalty: _builtins.float = ...,
+        seen_ids: _abc.Iterable[_builtins.int] | None = ...,
+        seen_counts: _abc.Iterable[_builtins.int] | None = ...,
+        bias_ids: _abc.Iterable[_builtins.int] | None = ...,
+        biases: _abc.Iterable[_builtins.float] | None = ...,
+        top_logprobs: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_top_logprobs", b"_top_logprobs", "top_logprobs", b"top_logprobs"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_top_logprobs", b"_top_logprobs", "bias_ids", b"bias_ids", "biases", b"biases", "child", b"child", "entry", b"entry", "forbidden_ids", b"forbidden_ids", "frequency_penalty", b"frequency_penalty", "min_p", b"min_p", "position", b"position", "presence_penalty", b"presence_penalty", "repetition_penalty", b"repetition_penalty", "row", b"row", "seed", b"seed", "seen_counts", b"seen_counts", "seen_ids", b"seen_ids", "temperature", b"temperature", "top_k", b"top_k", "top_logprobs", b"top_logprobs", "top_p", b"top_p"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__top_logprobs: _TypeAlias = _typing.Literal["top_logprobs"]  # noqa: Y015
+    _WhichOneofArgType__top_logprobs: _TypeAlias = _typing.Literal["_top_logprobs", b"_top_logprobs"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__top_logprobs) -> _WhichOneofReturnType__top_logprobs | None: ...
+
+Global___SamplingRow: _TypeAlias = SamplingRow  # noqa: Y015
+
+@_typing.final
+class PromptTargets(_message.Message):
+    """Prompt tokens whose log-probabilities are wanted."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ENTRY_FIELD_NUMBER: _builtins.int
+    TARGET_IDS_LE_FIELD_NUMBER: _builtins.int
+    TOP_LOGPROBS_FIELD_NUMBER: _builtins.int
+    entry: _builtins.int
+    """Index of the entry."""
+    target_ids_le: _builtins.bytes
+    """The token behind each of the entry's first tokens, little-endian unsigned 32-bit."""
+    top_logprobs: _builtins.int
+    """How many most likely ids to tell."""
+    def __init__(
+        self,
+        *,
+        entry: _builtins.int = ...,
+        target_ids_le: _builtins.bytes = ...,
+        top_logprobs: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["entry", b"entry", "forbidden_ids", b"forbidden_ids", "min_p", b"min_p", "position", b"position", "seed", b"seed", "temperature", b"temperature", "top_k", b"top_k", "top_p", b"top_p"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["entry", b"entry", "target_ids_le", b"target_ids_le", "top_logprobs", b"top_logprobs"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___SamplingRow: _TypeAlias = SamplingRow  # noqa: Y015
+Global___PromptTargets: _TypeAlias = PromptTargets  # noqa: Y015
 
 @_typing.final
 class Microbatch(_message.Message):
@@ -562,6 +656,7 @@ class Microbatch(_message.Message):
     ENTRIES_FIELD_NUMBER: _builtins.int
     TOKEN_IDS_LE_FIELD_NUMBER: _builtins.int
     SAMPLING_FIELD_NUMBER: _builtins.int
+    PROMPT_TARGETS_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
     """Epoch; others are dropped."""
     seq_no: _builtins.int
@@ -576,6 +671,10 @@ class Microbatch(_message.Message):
     def sampling(self) -> _containers.RepeatedCompositeFieldContainer[Global___SamplingRow]:
         """Last stage only: tokens to choose."""
 
+    @_builtins.property
+    def prompt_targets(self) -> _containers.RepeatedCompositeFieldContainer[Global___PromptTargets]:
+        """Last stage only: prompt tokens whose log-probabilities are wanted."""
+
     def __init__(
         self,
         *,
@@ -584,10 +683,11 @@ class Microbatch(_message.Message):
         entries: _abc.Iterable[Global___Entry] | None = ...,
         token_ids_le: _builtins.bytes = ...,
         sampling: _abc.Iterable[Global___SamplingRow] | None = ...,
+        prompt_targets: _abc.Iterable[Global___PromptTargets] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["entries", b"entries", "epoch", b"epoch", "sampling", b"sampling", "seq_no", b"seq_no", "token_ids_le", b"token_ids_le"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["entries", b"entries", "epoch", b"epoch", "prompt_targets", b"prompt_targets", "sampling", b"sampling", "seq_no", b"seq_no", "token_ids_le", b"token_ids_le"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -734,6 +834,36 @@ class Store(_message.Message):
 Global___Store: _TypeAlias = Store  # noqa: Y015
 
 @_typing.final
+class CopyPages(_message.Message):
+    """Copy whole pages inside the pool, for outputs that go on from one prompt."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SOURCE_IDS_FIELD_NUMBER: _builtins.int
+    TARGET_IDS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def source_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Pages to read."""
+
+    @_builtins.property
+    def target_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Pages to write, one for each source; no target is a source or stands here twice."""
+
+    def __init__(
+        self,
+        *,
+        source_ids: _abc.Iterable[_builtins.int] | None = ...,
+        target_ids: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["source_ids", b"source_ids", "target_ids", b"target_ids"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CopyPages: _TypeAlias = CopyPages  # noqa: Y015
+
+@_typing.final
 class Release(_message.Message):
     """Forget a request's row; its number may be used again afterwards."""
 
@@ -769,6 +899,7 @@ class AttachResponse(_message.Message):
     CANCEL_LOAD_FIELD_NUMBER: _builtins.int
     STORE_FIELD_NUMBER: _builtins.int
     RELEASE_FIELD_NUMBER: _builtins.int
+    COPY_PAGES_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def join(self) -> Global___Join:
         """Become a stage of a new epoch."""
@@ -801,6 +932,10 @@ class AttachResponse(_message.Message):
     def release(self) -> Global___Release:
         """Forget a row."""
 
+    @_builtins.property
+    def copy_pages(self) -> Global___CopyPages:
+        """Copy pages inside the pool."""
+
     def __init__(
         self,
         *,
@@ -812,12 +947,13 @@ class AttachResponse(_message.Message):
         cancel_load: Global___CancelLoad | None = ...,
         store: Global___Store | None = ...,
         release: Global___Release | None = ...,
+        copy_pages: Global___CopyPages | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["cancel_load", b"cancel_load", "commit_load", b"commit_load", "connect", b"connect", "join", b"join", "load", b"load", "microbatch", b"microbatch", "order", b"order", "release", b"release", "store", b"store"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["cancel_load", b"cancel_load", "commit_load", b"commit_load", "connect", b"connect", "copy_pages", b"copy_pages", "join", b"join", "load", b"load", "microbatch", b"microbatch", "order", b"order", "release", b"release", "store", b"store"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cancel_load", b"cancel_load", "commit_load", b"commit_load", "connect", b"connect", "join", b"join", "load", b"load", "microbatch", b"microbatch", "order", b"order", "release", b"release", "store", b"store"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cancel_load", b"cancel_load", "commit_load", b"commit_load", "connect", b"connect", "copy_pages", b"copy_pages", "join", b"join", "load", b"load", "microbatch", b"microbatch", "order", b"order", "release", b"release", "store", b"store"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_order: _TypeAlias = _typing.Literal["join", "connect", "microbatch", "load", "commit_load", "cancel_load", "store", "release"]  # noqa: Y015
+    _WhichOneofReturnType_order: _TypeAlias = _typing.Literal["join", "connect", "microbatch", "load", "commit_load", "cancel_load", "store", "release", "copy_pages"]  # noqa: Y015
     _WhichOneofArgType_order: _TypeAlias = _typing.Literal["order", b"order"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_order) -> _WhichOneofReturnType_order | None: ...
 

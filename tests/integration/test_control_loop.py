@@ -77,7 +77,7 @@ def _spec(request_id: str) -> RequestSpec:
         min_new_tokens=0,
         end_ids=frozenset(),
         sampling=Sampling(temperature=0, top_p=1, top_k=0, min_p=0, seed=1),
-        text=OutputText(Detokenizer(bytes_tokenizer()), StopMatcher(())),
+        texts=(OutputText(Detokenizer(bytes_tokenizer()), StopMatcher(())),),
     )
 
 

@@ -14,9 +14,11 @@ from scheduler.actions import (
     Output,
     PageToStore,
     Progress,
+    PromptLogprobs,
     ReleaseLease,
     SendCancelLoad,
     SendCommitLoad,
+    SendCopyPages,
     SendLoad,
     SendMicrobatch,
     SendRelease,
@@ -39,6 +41,8 @@ def show(action: Action) -> str:  # noqa: C901, PLR0911, PLR0912 - one line a ki
             return f"store {store_id}: {_pages(pages)}"
         case CommitPages(stage=stage, pages=pages):
             return f"commit-pages of stage {stage}: {_pages(pages)}"
+        case SendCopyPages(source_ids=source_ids, target_ids=target_ids):
+            return f"copy pages {_ids(source_ids)} to {_ids(target_ids)}"
         case SendRelease(row=row):
             return f"release row {row}"
         case MatchPrefix(request_id=request_id, digests=digests):
@@ -47,12 +51,19 @@ def show(action: Action) -> str:  # noqa: C901, PLR0911, PLR0912 - one line a ki
             return f"release lease {lease_id}"
         case Progress():
             return _progress(action)
-        case Output(request_id=request_id, token_ids=token_ids, text=text):
-            return f"output {request_id}: {list(token_ids)} {text!r}"
+        case PromptLogprobs(request_id=request_id, start=start, logprobs=logprobs):
+            return f"prompt-logprobs {request_id}: [{start},{start + len(logprobs)})"
+        case Output(token_ids=token_ids, text=text):
+            return f"output {_name(action)}: {list(token_ids)} {text!r}"
         case Finished():
             return _finished(action)
         case Failed(request_id=request_id, error=error):
             return f"failed {request_id}: {show_error(error)}"
+
+
+def _name(action: Output | Finished) -> str:
+    """Return the request, and which of its outputs if not the first."""
+    return f"{action.request_id}/{action.child}" if action.child else action.request_id
 
 
 def show_error(error: ChunkMeshError) -> str:
@@ -93,9 +104,10 @@ def _finished(action: Finished) -> str:
     matched = "" if action.matched_stop is None else f" {action.matched_stop!r}"
     if action.matched_token_id is not None:
         matched = f" id {action.matched_token_id}"
+    preempted = f", preempted {action.num_preemptions}" if action.num_preemptions else ""
     return (
-        f"finished {action.request_id}: {action.reason}{matched}, {action.cached_tokens} cached, "
-        f"chunks {list(action.chunk_tokens)}"
+        f"finished {_name(action)}: {action.reason}{matched}, {action.cached_tokens} cached, "
+        f"chunks {list(action.chunk_tokens)}{preempted}"
     )
 
 

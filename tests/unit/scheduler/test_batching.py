@@ -45,9 +45,9 @@ def test_decode_rows_then_whole_chunks() -> None:
     )
     assert sent.token_ids.tolist() == [91, *range(40), *range(24)]
     assert sent.samples == (
-        PlannedSample(entry=0, position=2, sampling=GREEDY, forbidden_ids=(7, 8)),
-        PlannedSample(entry=1, position=0, sampling=GREEDY, forbidden_ids=()),
-        PlannedSample(entry=2, position=0, sampling=GREEDY, forbidden_ids=()),
+        _sample(entry=0, row=0, position=2, forbidden_ids=(7, 8)),
+        _sample(entry=1, row=1, position=0),
+        _sample(entry=2, row=3, position=0),
     )
     assert (sent.epoch, sent.seq_no, sent.num_tokens) == (3, 7, 65)
 
@@ -65,3 +65,18 @@ def test_first_chunk_goes_whatever_its_size() -> None:
     parts = next_parts(DecodeGroups(1), [request], chunk_budget_tokens=64)
     assert [(part.start, part.end) for part in parts] == [(0, 100)]
     assert next_parts(DecodeGroups(1), [request], chunk_budget_tokens=64) == ()
+
+
+def _sample(
+    *, entry: int, row: int, position: int, forbidden_ids: tuple[int, ...] = ()
+) -> PlannedSample:
+    """Plan a greedy choice for the only output."""
+    return PlannedSample(
+        entry=entry,
+        row=row,
+        child=0,
+        position=position,
+        sampling=GREEDY,
+        forbidden_ids=forbidden_ids,
+        seen=None,
+    )

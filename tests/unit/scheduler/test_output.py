@@ -25,7 +25,7 @@ def request_with(stop: list[str], max_new_tokens: int) -> Request:
         min_new_tokens=0,
         end_ids=frozenset({EOS}),
         sampling=Sampling(temperature=0, top_p=1, top_k=0, min_p=0, seed=0),
-        text=text,
+        texts=(text,),
     )
     return Request(spec=spec)
 

@@ -156,7 +156,7 @@ def test_several_samples_of_one_entry(tiny_llama: pathlib.Path, prompt: list[int
         token_ids=np.array(prompt, dtype=np.uint32),
         sampling=rows,
     )
-    sampled = stage.forward(microbatch, None, None)
+    sampled = stage.forward(microbatch, None, None).sampled_ids
     assert sampled[0] == sampled[3]
     assert len(set(sampled)) > 1
 
@@ -170,7 +170,7 @@ def test_activation_is_only_read(tiny_llama: pathlib.Path, prompt: list[int]) ->
     hidden_out = torch.empty(70, 64)
     entry = Entry(row=0, start=0, num_tokens=70, new_page_ids=(0, 1, 2, 3, 4))
     microbatch = Microbatch(epoch=1, seq_no=0, entries=(entry,), token_ids=None, sampling=())
-    assert stage.forward(microbatch, hidden_in, hidden_out) == ()
+    assert stage.forward(microbatch, hidden_in, hidden_out).sampled_ids == ()
     assert torch.equal(before, hidden_in)
     assert not torch.equal(before, hidden_out)
 

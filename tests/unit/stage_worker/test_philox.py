@@ -32,7 +32,7 @@ def test_known_answers(counter: Words, key: tuple[int, int], expected: Words) ->
 
 def test_uniform_covers_the_unit_interval() -> None:
     """Positions of one seed are spread evenly, so that sampling is fair."""
-    numbers = [uniform(42, position) for position in range(4000)]
+    numbers = [uniform(42, 0, position) for position in range(4000)]
     assert all(0 <= number < 1 for number in numbers)
     assert sum(numbers) / len(numbers) == pytest.approx(0.5, abs=0.02)
     tenths = [sum(int(number * 10) == tenth for number in numbers) for tenth in range(10)]
@@ -41,6 +41,7 @@ def test_uniform_covers_the_unit_interval() -> None:
 
 
 def test_uniform_uses_all_bits_of_seed_and_position() -> None:
-    """Seeds that differ only in the high word are different seeds."""
-    assert len({uniform(seed, 0) for seed in (1, 1 + 2**32, 1 + 2**63)}) == 3
-    assert len({uniform(1, position) for position in (1, 1 + 2**32)}) == 2
+    """Seeds that differ only in the high word are different seeds, and so are outputs."""
+    assert len({uniform(seed, 0, 0) for seed in (1, 1 + 2**32, 1 + 2**63)}) == 3
+    assert len({uniform(1, 0, position) for position in (1, 1 + 2**32)}) == 2
+    assert len({uniform(1, child, 0) for child in range(100)}) == 100
