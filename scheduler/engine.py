@@ -15,6 +15,7 @@ Source: the events-in, actions-out core of etcd's raft (https://github.com/etcd-
 from __future__ import annotations
 
 from chunkmesh.errors import ChunkMeshError, InvariantViolated, StageUnavailable
+from chunkmesh.logprobs import TokenLogprobs
 from scheduler.actions import Action, Failed, MatchPrefix, Output, ReleaseLease
 from scheduler.admission import Admission
 from scheduler.chunking import ChunkStrategy, FixedChunks
@@ -36,7 +37,7 @@ from scheduler.fork import copies
 from scheduler.live_outputs import LiveOutputs
 from scheduler.output import aborted, chunk_done, finished, push_token, tell_prompt
 from scheduler.request import Request, RequestState
-from scheduler.results import PartResult, SampledToken, deal
+from scheduler.results import PartResult, deal
 from scheduler.route import Route, release_lease
 from scheduler.snapshot import Snapshot
 
@@ -229,32 +230,33 @@ class Engine:
         if result.prompt_logprobs is not None:
             actions += tell_prompt(request, part.start + 1, result.prompt_logprobs)
         if part.num_samples > 1:
-            return actions + self._first_tokens(route, request, result.tokens)
-        for token in result.tokens:
-            actions += self._token(route, request, token)
+            return actions + self._first_tokens(route, request, result)
+        if part.num_samples:
+            actions += self._token(route, request, result.token_ids[0], result.sampled_logprobs)
         return actions
 
-    def _first_tokens(
-        self, route: Route, first: Request, tokens: tuple[SampledToken, ...]
-    ) -> list[Action]:
+    def _first_tokens(self, route: Route, first: Request, result: PartResult) -> list[Action]:
         """Let several outputs of one prompt begin, each with its first token."""
         others = route.fork(first)
         for output in others:
             self._live.add(output)
         actions: list[Action] = []
-        for output, token in zip([first, *others], tokens, strict=True):
-            actions += self._token(route, output, token)
+        for index, output in enumerate([first, *others]):
+            logprobs = result.sampled_logprobs[index : index + 1]
+            actions += self._token(route, output, result.token_ids[index], logprobs)
         return [*actions, *copies(first, others, self._config.page_tokens)]
 
-    def _token(self, route: Route, request: Request, token: SampledToken) -> list[Action]:
+    def _token(
+        self, route: Route, request: Request, token_id: int, logprobs: tuple[TokenLogprobs, ...]
+    ) -> list[Action]:
         """Give a live output its next token, and its end if that was the last."""
-        text, ending = push_token(request, token.token_id)
+        text, ending = push_token(request, token_id)
         output = Output(
             request_id=request.request_id,
             child=request.child,
-            token_ids=(token.token_id,),
+            token_ids=(token_id,),
             text=text,
-            logprobs=token.logprobs,
+            logprobs=logprobs[0] if logprobs else None,
         )
         if ending is not None:
             return [output, finished(request, ending), *self._drop(request)]

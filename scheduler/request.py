@@ -74,6 +74,8 @@ class Request:
     arrival: int = 0
     """How many requests arrived before it."""
     state: RequestState = RequestState.WAITING
+    prompt_tokens: int = dataclasses.field(init=False)
+    """Length of the prompt."""
     num_match_pages: int = 0
     """Leading pages that HiCache has; num_match_pages * page_tokens < known tokens."""
     lease_id: str | None = None
@@ -89,7 +91,7 @@ class Request:
     num_pages_named: int = 0
     """Pages that the stages' tables have; 0 until the first microbatch names the row."""
     is_counted: bool = False
-    """Whether the last stage knows, for penalties, what the row has seen."""
+    """Whether the last stage knows what penalties need of the row, if anything."""
     chunks: ChunkPlan | None = None
     """Set with PREFILL."""
     first_chunks: ChunkPlan | None = None
@@ -112,6 +114,7 @@ class Request:
     """How often it gave its pages to others and waited again."""
 
     def __post_init__(self) -> None:
+        self.prompt_tokens = len(self.spec.prompt_ids)
         self.digests = list(self.spec.digests)
 
     @property
@@ -128,11 +131,6 @@ class Request:
     def children(self) -> range:
         """The outputs that it stands for: all of its request while there is no first token."""
         return range(self.child, self.child + (1 if self.output_ids else self.spec.num_outputs))
-
-    @property
-    def prompt_tokens(self) -> int:
-        """Length of the prompt."""
-        return len(self.spec.prompt_ids)
 
     @property
     def known_tokens(self) -> int:
@@ -210,9 +208,11 @@ class Request:
 
     def take_seen(self) -> TokenCounts | None:
         """Return what penalties count of the known tokens, unless the last stage knows it."""
-        if self.is_counted or not self.spec.sampling.has_penalties:
+        if self.is_counted:
             return None
         self.is_counted = True
+        if not self.spec.sampling.has_penalties:
+            return None
         return count_tokens(self.token_ids(0, self.known_tokens))
 
     def token_ids(self, start: int, end: int) -> TokenIds:

@@ -2,45 +2,41 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from chunkmesh.logprobs import TokenLogprobs
 from scheduler.events import Acked
 from scheduler.part import Part
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class SampledToken:
-    """One token of the last stage."""
+class PartResult(NamedTuple):
+    """What the last stage has told of one part.
 
-    token_id: int
-    logprobs: TokenLogprobs | None
-    """Of this token, if asked for."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class PartResult:
-    """What the last stage has told of one part."""
+    A tuple, because one is made for each row of each step: a frozen dataclass takes three times as
+    long.
+    """
 
     part: Part
-    tokens: tuple[SampledToken, ...]
+    token_ids: tuple[int, ...]
     """part.num_samples, in the order of children."""
+    sampled_logprobs: tuple[TokenLogprobs, ...]
+    """One for each of token_ids, or none."""
     prompt_logprobs: TokenLogprobs | None
     """Of part.num_targets prompt tokens, if any."""
 
 
 def deal(parts: tuple[Part, ...], acked: Acked) -> Iterator[PartResult]:
     """Yield the result of each part; their numbers were checked before."""
-    ids, logprobs = iter(acked.sampled_ids), iter(acked.sampled_logprobs)
+    first_id = first_logprobs = 0
     prompt_logprobs = iter(acked.prompt_logprobs)
     for part in parts:
-        is_told = part.num_sampled_logprobs > 0
+        last_id = first_id + part.num_samples
+        last_logprobs = first_logprobs + part.num_sampled_logprobs
         yield PartResult(
-            part=part,
-            tokens=tuple(
-                SampledToken(token_id=next(ids), logprobs=next(logprobs) if is_told else None)
-                for _ in range(part.num_samples)
-            ),
-            prompt_logprobs=next(prompt_logprobs) if part.num_targets else None,
+            part,
+            acked.sampled_ids[first_id:last_id],
+            acked.sampled_logprobs[first_logprobs:last_logprobs],
+            next(prompt_logprobs) if part.num_targets else None,
         )
+        first_id, first_logprobs = last_id, last_logprobs

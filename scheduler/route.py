@@ -118,7 +118,7 @@ class Route:
         if request.state is RequestState.PREFILL:
             request.move(RequestState.DECODE)
             self.groups.add(request)
-        if self._config.pages_for(request.known_tokens) > len(request.page_ids):
+        if request.known_tokens > len(request.page_ids) * self._config.page_tokens:
             self._stalled[request] = None
 
     def share_pages(self) -> Preempted:
