@@ -1,10 +1,10 @@
 """Which ids may be drawn, and the draw.
 
-Ids are ranked by their weight, most likely first, equal ones by the lower id; every filter keeps
+Ids are ranked by their scores, most likely first, equal ones by the lower id. Every filter keeps
 the first few of what the one before left, in the order top_k, top_p, min_p, as Hugging Face
-transformers does (which keeps all ids that tie for the last place of top_k; here exactly top_k
-stay). The draw then walks the kept ids in ascending order, so that it sorts nothing where nothing
-is filtered, and one random number means one id on every device.
+transformers does (there all ids that tie for the last place of top_k stay; here exactly top_k do).
+The draw then walks the kept ids in ascending order: nothing is ranked where nothing is filtered,
+and one random number means one id on every device.
 
 Shapes: V vocabulary, R ranked ids, C candidates left, in ascending order.
 """
@@ -17,17 +17,16 @@ import torch
 
 from stage_worker.orders import SamplingRow
 
-_LIKELY_IDS = 1024
-"""Nearly always more than top_p keeps, and eight times cheaper to find than the whole order."""
+_LIKELY_IDS = (64, 1024)
+"""How many are ranked in search of top_p before all are: nearly always the first are enough."""
 
 
-def draw(weights_V: torch.Tensor, row: SamplingRow, point: float) -> int:
-    """Return the id in whose share of the weights left by the filters the point in [0, 1) falls.
+def draw(scores_V: torch.Tensor, largest: float, row: SamplingRow, point: float) -> int:
+    """Return the id in whose share of what the filters leave the point in [0, 1) falls.
 
-    weights_V is float32, is proportional to the probabilities and has a maximum of 1.
+    scores_V is float32 and only read, largest is its finite maximum; row.temperature > 0.
     """
-    ids_C = _kept(weights_V, row)
-    weights_C = weights_V if ids_C is None else weights_V[ids_C]
+    ids_C, weights_C = candidates(scores_V, largest, row)
     total_C = weights_C.cumsum(0, dtype=torch.float64)
     total = float(total_C[-1])
     # Rounding must not move the point to the end, behind the last id with a weight.
@@ -36,42 +35,68 @@ def draw(weights_V: torch.Tensor, row: SamplingRow, point: float) -> int:
     return index if ids_C is None else int(ids_C[index])
 
 
-def largest_ids(values_V: torch.Tensor, num_ids: int) -> torch.Tensor:
-    """Return the num_ids >= 1 ids [C] of the largest values, ascending; of equal ones the lower."""
-    least = values_V.topk(num_ids).values[-1]
-    ids_C = (values_V >= least).nonzero().squeeze(1)
-    surplus = len(ids_C) - num_ids
-    if surplus > 0:
-        last_equal_ids = (values_V[ids_C] == least).nonzero().squeeze(1)[-surplus:]
-        keep_C = torch.ones_like(ids_C, dtype=torch.bool).index_fill_(
-            0, last_equal_ids, value=False
-        )
-        ids_C = ids_C[keep_C]
-    return ids_C
+def candidates(
+    scores_V: torch.Tensor, largest: float, row: SamplingRow
+) -> tuple[torch.Tensor | None, torch.Tensor]:
+    """Return the ids [C] that the filters keep, None for all, and their weights.
 
-
-def _kept(weights_V: torch.Tensor, row: SamplingRow) -> torch.Tensor | None:
-    """Return the candidates; None if nothing is filtered."""
-    num_kept = row.top_k if 0 < row.top_k < len(weights_V) else len(weights_V)
+    Weights are probabilities but for a common factor; the largest is 1.
+    """
+    if 0 < row.top_k < len(scores_V):
+        ids_R = ranked(scores_V, row.top_k)
+        weights_R = _weights(scores_V[ids_R], largest, row.temperature)
+        return _filtered(ids_R, weights_R, row, row.top_p * _sum(weights_R))
+    weights_V = _weights(scores_V, largest, row.temperature)
     if row.top_p < 1:
-        num_kept = _num_in_top_p(weights_V, num_kept, row.top_p)
-    ids_C = largest_ids(weights_V, num_kept) if num_kept < len(weights_V) else None
-    if row.min_p == 0:
-        return ids_C
-    if ids_C is None:
-        return (weights_V >= row.min_p).nonzero().squeeze(1)
-    return ids_C[weights_V[ids_C] >= row.min_p]
+        wanted = row.top_p * _sum(weights_V)
+        ids_R = _likely(scores_V, weights_V, wanted)
+        return _filtered(ids_R, weights_V[ids_R], row, wanted)
+    if row.min_p > 0:
+        ids_C = (weights_V >= row.min_p).nonzero().squeeze(1)
+        return ids_C, weights_V[ids_C]
+    return None, weights_V
 
 
-def _num_in_top_p(weights_V: torch.Tensor, num_ids: int, top_p: float) -> int:
-    """Return how many of the first num_ids ids together reach top_p of their weight, >= 1."""
-    if num_ids < len(weights_V):
-        weights_R = weights_V.topk(num_ids).values
-        wanted = top_p * float(weights_R.sum(dtype=torch.float64))
+def ranked(values_V: torch.Tensor, num_ids: int) -> torch.Tensor:
+    """Return the ids [R] of the num_ids >= 1 largest values, largest first, then lower id first."""
+    # One more than wanted shows whether several ids tie for the last place.
+    values_R, ids_R = values_V.topk(min(num_ids + 1, len(values_V)))
+    if len(ids_R) > num_ids and values_R[-1] == values_R[-2]:
+        ids_C = (values_V >= values_R[-1]).nonzero().squeeze(1)
     else:
-        wanted = top_p * float(weights_V.sum(dtype=torch.float64))
-        weights_R = weights_V.topk(min(_LIKELY_IDS, num_ids)).values
-        if float(weights_R.sum(dtype=torch.float64)) < wanted:
-            weights_R = weights_V.sort(descending=True).values
-    before_R = weights_R.cumsum(0, dtype=torch.float64) - weights_R
-    return max(int((before_R < wanted).sum()), 1)
+        ids_C = ids_R[:num_ids].sort().values
+    order_R = values_V[ids_C].sort(descending=True, stable=True).indices[:num_ids]
+    return ids_C[order_R]
+
+
+def _likely(scores_V: torch.Tensor, weights_V: torch.Tensor, wanted: float) -> torch.Tensor:
+    """Return the first ids [R] of the ranking, enough to reach the wanted weight."""
+    for num_ids in _LIKELY_IDS:
+        if num_ids < len(scores_V):
+            ids_R = ranked(scores_V, num_ids)
+            if _sum(weights_V[ids_R]) >= wanted:
+                return ids_R
+    return ranked(scores_V, len(scores_V))
+
+
+def _weights(scores: torch.Tensor, largest: float, temperature: float) -> torch.Tensor:
+    # Subtracting first keeps the largest at 0: no temperature makes an infinity of it.
+    return (scores - largest).div_(temperature).exp_()
+
+
+def _filtered(
+    ids_R: torch.Tensor, weights_R: torch.Tensor, row: SamplingRow, wanted: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return ids and weights, by id, of the first ids that reach the wanted weight, and min_p."""
+    num_kept = len(ids_R)
+    if row.top_p < 1:
+        before_R = weights_R.cumsum(0, dtype=torch.float64) - weights_R
+        num_kept = max(int((before_R < wanted).sum()), 1)
+    if row.min_p > 0:
+        num_kept = min(num_kept, int((weights_R >= row.min_p).sum()))
+    ids_C, order_C = ids_R[:num_kept].sort()
+    return ids_C, weights_R[order_C]
+
+
+def _sum(weights: torch.Tensor) -> float:
+    return float(weights.sum(dtype=torch.float64))

@@ -65,8 +65,7 @@ class Sampler:
                     f"row {row.row}, output position {row.position}: the largest logit is "
                     f"{largest_n[place]}; the weights or activations are broken"
                 )
-            plain = row.temperature == 0 and not _is_adjusted(row)
-            token_id = likeliest_n[place] if plain else self._choose(row, logits_nV[place])
+            token_id = self._choose(row, logits_nV[place], largest_n[place], likeliest_n[place])
             ids.append(token_id)
             if row.top_logprobs is not None:
                 chosen = np.array([token_id])
@@ -83,20 +82,23 @@ class Sampler:
         """Forget what all rows have seen."""
         self._seen.clear()
 
-    def _choose(self, row: SamplingRow, logits_V: torch.Tensor) -> int:
-        """Return the id for a row that needs more than the largest logit, and count it."""
-        scores_V = self._adjusted(row, logits_V) if _is_adjusted(row) else logits_V.float()
-        largest, likeliest = scores_V.max(dim=0)
-        if not math.isfinite(float(largest)):
-            raise InvariantViolated(
-                f"row {row.row}, output position {row.position}: no id is left to choose"
-            )
-        if row.temperature == 0:
-            token_id = int(likeliest)
-        else:
-            # Subtracting first keeps the largest at 0: no temperature makes an infinity of it.
-            weights_V = (scores_V - largest).div_(row.temperature).exp_()
-            token_id = draw(weights_V, row, uniform(row.seed, row.child, row.position))
+    def _choose(
+        self, row: SamplingRow, logits_V: torch.Tensor, largest: float, likeliest: int
+    ) -> int:
+        """Return the id for a row whose largest logit is known, and where it is."""
+        scores_V = logits_V
+        if row.penalties is not None or row.logit_bias or row.forbidden_ids:
+            scores_V = self._adjusted(row, logits_V)
+            best = scores_V.max(dim=0)
+            largest, likeliest = float(best.values), int(best.indices)
+            if not math.isfinite(largest):
+                raise InvariantViolated(
+                    f"row {row.row}, output position {row.position}: no id is left to choose"
+                )
+        token_id = likeliest
+        if row.temperature > 0:
+            point = uniform(row.seed, row.child, row.position)
+            token_id = draw(scores_V.float(), largest, row, point)
         if row.penalties is not None:
             self._seen.add(row.row, token_id)
         return token_id
@@ -118,11 +120,6 @@ class Sampler:
             index = torch.tensor(row.forbidden_ids, device=scores_V.device)
             scores_V.index_fill_(0, index, -torch.inf)
         return scores_V
-
-
-def _is_adjusted(row: SamplingRow) -> bool:
-    """Return whether the scores of a row are not the model's logits."""
-    return row.penalties is not None or bool(row.logit_bias or row.forbidden_ids)
 
 
 def _check_ids(row: SamplingRow, ids: Sequence[int], scores_V: torch.Tensor) -> None:
