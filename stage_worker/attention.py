@@ -37,14 +37,21 @@ def merge(partials: Iterable[Partial]) -> Partial:
     return out, lse
 
 
-def attend_all(q_1HTd: torch.Tensor, keys_values: KeysValues) -> Partial:
-    """Attend from dense queries to keys that all of them see."""
+def attend_all(
+    q_1HTd: torch.Tensor, keys_values: KeysValues, scale: float | None = None
+) -> Partial:
+    """Attend from dense queries to keys that all of them see.
+
+    Scores are multiplied by scale; None is one over the root of d.
+    """
     k, v = keys_values
-    out, lse = flash(q_1HTd.view(1, k.shape[1], -1, k.shape[3]), k, v)
+    out, lse = flash(q_1HTd.view(1, k.shape[1], -1, k.shape[3]), k, v, scale=scale)
     return out.reshape(q_1HTd.shape), lse.reshape(q_1HTd.shape[:3])
 
 
-def attend_causal(q_1HTd: torch.Tensor, keys_values: KeysValues) -> Partial:
+def attend_causal(
+    q_1HTd: torch.Tensor, keys_values: KeysValues, scale: float | None = None
+) -> Partial:
     """Attend from queries to the keys of the same tokens, each to itself and those before.
 
     The kernel masks what it has computed; cut into tiles, most of that is not computed.
@@ -54,9 +61,11 @@ def attend_causal(q_1HTd: torch.Tensor, keys_values: KeysValues) -> Partial:
     for begin in range(0, q_1HTd.shape[2], TILE_ROWS):
         rows = slice(begin, begin + TILE_ROWS)
         tile = q_1HTd[:, :, rows].contiguous()
-        parts: list[Partial] = [flash(tile, k[:, :, rows], v[:, :, rows], is_causal=True)]
+        parts: list[Partial] = [
+            flash(tile, k[:, :, rows], v[:, :, rows], is_causal=True, scale=scale)
+        ]
         if begin:
-            parts.append(attend_all(tile, (k[:, :, :begin], v[:, :, :begin])))
+            parts.append(attend_all(tile, (k[:, :, :begin], v[:, :, :begin]), scale))
         partials.append(merge(parts))
     if len(partials) == 1:
         return partials[0]

@@ -40,7 +40,7 @@ class DecoderLayer:
 
     def add_to(self, layer: int, hidden_TD: torch.Tensor, step: Step | LastRowsStep) -> None:
         """Attend with the queries of write_kv and add both blocks to hidden_TD."""
-        step.attend(layer)
+        self._projection.attend(layer, step)
         self._projection.add_to(hidden_TD, step.buffers)
         self._mlp_norm(hidden_TD, step.buffers.normed_TD)
         self._mlp.add_to(hidden_TD, step.buffers)

@@ -10,6 +10,7 @@ import torch
 from stage_worker.layer_weights import HeadsWeights
 from stage_worker.norm import RmsNorm
 from stage_worker.rope import Rotation, rotate
+from stage_worker.step import LastRowsStep, Step
 from stage_worker.workspace import Buffers
 
 
@@ -33,6 +34,10 @@ class HeadsProjection:
         if self._norm_Jd is not None:
             self._norm_Jd(merged.qk.whole_THD, merged.qk.whole_THD)
         rotate(merged.qk, rotation, merged.roped)
+
+    def attend(self, layer: int, step: Step | LastRowsStep) -> None:
+        """Attend in one layer (index in the stage), from the step's q to its attended."""
+        step.attend(layer)
 
     def add_to(self, hidden_TD: torch.Tensor, buffers: Buffers) -> None:
         """Add what the heads attended to, mixed, to hidden_TD."""

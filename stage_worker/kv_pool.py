@@ -134,3 +134,23 @@ class ContextReader:
         if self._page_index is None:
             return self._layers[layer]
         return (self._pool.gather(layer, self._page_index, self._tokens),)
+
+    def latents(self, layer: int, begin: int, end: int) -> torch.Tensor:
+        """Return tokens [begin, end) of a context of latents in one layer, [n, D].
+
+        A view where they lie in one run, else a copy of no more than them and their pages.
+        """
+        if self._page_index is not None:
+            page_tokens = self._pool.shape.page_tokens
+            begin, end = self._tokens.start + begin, self._tokens.start + end
+            first = begin // page_tokens
+            pages = self._page_index[first : -(-end // page_tokens)]
+            tokens = slice(begin - first * page_tokens, end - first * page_tokens)
+            return self._pool.gather(layer, pages, tokens)[0][0, 0]
+        found = []
+        for keys, _ in self._layers[layer]:
+            num_tokens = keys.shape[2]
+            if begin < num_tokens and end > 0:
+                found.append(keys[0, 0, max(begin, 0) : end])
+            begin, end = begin - num_tokens, end - num_tokens
+        return found[0] if len(found) == 1 else torch.cat(found)

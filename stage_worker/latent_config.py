@@ -27,6 +27,16 @@ class LatentConfig:
     interleaved: bool
     """The checkpoint turns neighbours (2i, 2i + 1) instead of halves (i, i + rope_dim / 2)."""
 
+    @property
+    def cached_dim(self) -> int:
+        """Width of what the cache holds of a token: the latent, then the turned key."""
+        return self.rank + self.rope_dim
+
+    @property
+    def expanded_dim(self) -> int:
+        """Width of a head's own keys and values; attention wants one for both."""
+        return max(self.plain_dim + self.rope_dim, self.value_dim)
+
 
 def parse_latent(raw: Fields, *, present: bool) -> LatentConfig | None:
     """Read the widths; None where a family has keys and values of their own.

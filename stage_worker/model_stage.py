@@ -92,7 +92,7 @@ class ModelStage:
         buffers = self._workspace.rows(microbatch.num_tokens)
         hidden_TD = buffers.hidden_TD if hidden_out_TD is None else hidden_out_TD
         self._enter(microbatch, hidden_in_TD, hidden_TD)
-        step = Step(plan, buffers, self._rope, self._owned_pool())
+        step = Step(plan, buffers, self._rope, self._owned_pool(), self._config.latent)
         if self._readout is None:
             self._decoder.run(hidden_TD, step, None)
             return StageOutput()

@@ -3,7 +3,7 @@
 Fresh tensors of this size would come from the operating system each time, page by page.
 
 Shapes: T rows, D hidden size, H query heads, J query and kv heads, K kv heads, d head_dim,
-I intermediate size.
+I intermediate size; where keys are latent, p plain and r turned part of a head, v value width.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import dataclasses
 
 import torch
 
+from stage_worker.latent_expansion import ExpansionMemory
 from stage_worker.model_config import ModelConfig
 from stage_worker.rope import Heads, heads
 
@@ -30,6 +31,23 @@ class Merged:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class LatentBuffers:
+    """What latent attention needs besides."""
+
+    query_TN: torch.Tensor
+    """Queries as heads have them; plain_THp and rope are views of it."""
+    plain_THp: torch.Tensor
+    rope: Heads
+    """[T, H, r], not yet turned."""
+    turned: Heads
+    """[T, H, r], what rope becomes: the last columns of the buffers' q_THd."""
+    value_TN: torch.Tensor
+    """What the heads attended to, as values; the same memory as value_THv."""
+    value_THv: torch.Tensor
+    expansion: ExpansionMemory
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Buffers:
     """Views for T rows; everything is overwritten by the next user."""
 
@@ -37,6 +55,8 @@ class Buffers:
     normed_TD: torch.Tensor
     merged: Merged | None
     """None where keys are latent."""
+    latent: LatentBuffers | None
+    """None where they are not."""
     q_THd: torch.Tensor
     k_1KTd: torch.Tensor
     v_1KTd: torch.Tensor
@@ -60,6 +80,10 @@ class Workspace:
         self._capacity = 0
         self._memory: dict[str, torch.Tensor] = {}
         self._views: dict[int, Buffers] = {}
+        self._expansion: ExpansionMemory | None = None
+        if config.latent is not None:
+            width = config.latent.expanded_dim
+            self._expansion = ExpansionMemory(config.num_heads, width, dtype)
 
     def rows(self, num_rows: int) -> Buffers:
         """Return buffers of num_rows rows."""
@@ -85,6 +109,10 @@ class Workspace:
             "gate_up": 2 * config.intermediate_size,
             "inner": config.intermediate_size,
         }
+        if config.latent is not None:
+            query_dim = config.latent.plain_dim + config.latent.rope_dim
+            widths["query"] = config.num_heads * query_dim
+            widths["value"] = config.num_heads * config.latent.value_dim
         self._views.clear()
         self._memory = {
             name: torch.empty(num_rows, width, dtype=self._dtype) for name, width in widths.items()
@@ -97,6 +125,7 @@ class Workspace:
         num_joint = config.num_heads + config.num_kv_heads
         roped_TJd = memory["roped"].view(num_rows, num_joint, config.head_dim)
         k_1KTd = roped_TJd[:, config.num_heads :].transpose(0, 1)[None]
+        q_THd = roped_TJd[:, : config.num_heads]
         merged, v_1KTd = None, k_1KTd
         if config.latent is None:
             num_all = num_joint + config.num_kv_heads
@@ -109,7 +138,8 @@ class Workspace:
             hidden_TD=memory["hidden"],
             normed_TD=memory["normed"],
             merged=merged,
-            q_THd=roped_TJd[:, : config.num_heads],
+            latent=self._latent(memory, q_THd),
+            q_THd=q_THd,
             k_1KTd=k_1KTd,
             v_1KTd=v_1KTd,
             attended_THd=memory["attended"].view(num_rows, config.num_heads, config.head_dim),
@@ -118,4 +148,21 @@ class Workspace:
             gate_TI=gate_TI,
             up_TI=up_TI,
             inner_TI=memory["inner"],
+        )
+
+    def _latent(self, memory: dict[str, torch.Tensor], q_THd: torch.Tensor) -> LatentBuffers | None:
+        config = self._config.latent
+        if config is None or self._expansion is None:
+            return None
+        num_rows, num_heads = q_THd.shape[:2]
+        query_dim = config.plain_dim + config.rope_dim
+        query_THn = memory["query"].view(num_rows, num_heads, query_dim)
+        return LatentBuffers(
+            query_TN=memory["query"],
+            plain_THp=query_THn[:, :, : config.plain_dim],
+            rope=heads(query_THn[:, :, config.plain_dim :]),
+            turned=heads(q_THd[:, :, config.rank :]),
+            value_TN=memory["value"],
+            value_THv=memory["value"].view(num_rows, num_heads, config.value_dim),
+            expansion=self._expansion,
         )
