@@ -15,6 +15,7 @@ import torch
 from stage_worker.latent_config import LatentConfig
 from stage_worker.layer_weights import LatentWeights
 from stage_worker.norm import RmsNorm
+from stage_worker.products import add_product, product, products_by_head
 from stage_worker.rope import Rotation, heads, rotate
 from stage_worker.workspace import Buffers
 
@@ -33,7 +34,7 @@ class LatentProjection:
     def project(self, buffers: Buffers, rotation: Rotation) -> None:
         """Fill the buffers' q and k from buffers.normed_TD; v is the same memory as k."""
         rank = self._config.rank
-        entry_TN = buffers.normed_TD @ self._weights.entry_KN
+        entry_TN = product(buffers.normed_TD, self._weights.entry_KN)
         num_q = entry_TN.shape[1] - rank - self._config.rope_dim
         k_T1d = buffers.k_1KTd[0].transpose(0, 1)
         self._latent_norm(entry_TN[:, num_q : num_q + rank], k_T1d[:, 0, :rank])
@@ -47,14 +48,14 @@ class LatentProjection:
         plain, rank = self._config.plain_dim, self._config.rank
         if self._q_norm is not None and self._weights.q_up_KN is not None:
             self._q_norm(q_TN, q_TN)
-            q_TN = q_TN @ self._weights.q_up_KN
+            q_TN = product(q_TN, self._weights.q_up_KN)
         q_THn = q_TN.view(len(q_TN), out_THd.shape[1], -1)
-        moved_HTR = torch.bmm(q_THn[:, :, :plain].transpose(0, 1), self._weights.key_up_HpR)
+        moved_HTR = products_by_head(q_THn[:, :, :plain].transpose(0, 1), self._weights.key_up_HpR)
         out_THd[:, :, :rank].copy_(moved_HTR.transpose(0, 1))
         rotate(heads(q_THn[:, :, plain:]), rotation, heads(out_THd[:, :, rank:]))
 
     def add_to(self, hidden_TD: torch.Tensor, buffers: Buffers) -> None:
         """Add what the heads attended to, mixed, to hidden_TD."""
         latent_HTR = buffers.attended_THd[:, :, : self._config.rank].transpose(0, 1)
-        value_HTv = torch.bmm(latent_HTR, self._weights.value_up_HRv)
-        hidden_TD.addmm_(value_HTv.transpose(0, 1).flatten(1), self._weights.o_KN)
+        value_HTv = products_by_head(latent_HTR, self._weights.value_up_HRv)
+        add_product(hidden_TD, value_HTv.transpose(0, 1).flatten(1), self._weights.o_KN)
