@@ -36,6 +36,7 @@ SERVICE_NAMES: Mapping[str, frozenset[str]] = {
     "stage_worker": frozenset(
         {
             "data_port",
+            "dtype",
             "http_port",
             "layers",
             "load_format",

@@ -3,7 +3,8 @@
 Every piece is attended to on its own and the results are merged by their log-sum-exp, so a chunk
 sees its prefix without a mask and itself with a causal one, and cached pages are read in place.
 torch's flash kernel reads grouped heads directly; queries of one group are stacked where no mask
-is needed, which makes its matrices larger.
+is needed, which makes its matrices larger. Attention is float32 whatever the pool holds: pages of
+narrow types are widened piece by piece, and only what was attended to is rounded.
 
 Shapes: T query rows, H query heads, K kv heads, G = H / K, n keys, d head_dim.
 Source: https://arxiv.org/abs/2205.14135 and https://arxiv.org/abs/2402.05099 (merging)
@@ -11,7 +12,7 @@ Source: https://arxiv.org/abs/2205.14135 and https://arxiv.org/abs/2402.05099 (m
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import torch
 
@@ -23,18 +24,34 @@ Partial = tuple[torch.Tensor, torch.Tensor]
 """Attention over a part of the keys: output [1, H, T, d] and log-sum-exp [1, H, T]."""
 
 TILE_ROWS = 128
+_PIECE_NUMBERS = 1 << 20
+"""Most keys, in numbers, that are widened at once."""
 
 flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default  # noqa: SLF001 the public call hides the log-sum-exp
 
 
 def merge(partials: Iterable[Partial]) -> Partial:
     """Return the attention over all keys of partials together."""
-    (out, lse), *rest = partials
-    for other_out, other_lse in rest:
+    each = iter(partials)
+    out, lse = next(each)
+    for other_out, other_lse in each:
         weight = torch.sigmoid(other_lse - lse)
         out = torch.lerp(out, other_out, weight.unsqueeze(-1))
         lse = torch.logaddexp(lse, other_lse)
     return out, lse
+
+
+def wide(segments: Iterable[KeysValues]) -> Iterator[KeysValues]:
+    """Yield the same keys and values in float32, long narrow ones in several pieces."""
+    for k, v in segments:
+        if k.dtype == torch.float32:
+            yield k, v
+            continue
+        num_tokens = max(1, _PIECE_NUMBERS // (k.shape[1] * k.shape[3]))
+        for begin in range(0, k.shape[2], num_tokens):
+            tokens = slice(begin, begin + num_tokens)
+            wide_k = k[:, :, tokens].float()
+            yield wide_k, wide_k if v is k else v[:, :, tokens].float()
 
 
 def attend_all(
@@ -85,9 +102,9 @@ class TokenQueries:
 
     def attend(self, layer: int) -> None:
         """Attend in one layer (index in the stage), from the buffers' q to their attended."""
-        q = self._q_1KGd
-        segments = self._context.segments(layer)
-        self._out_1KGd.copy_(merge([flash(q, k, v) for k, v in segments])[0])
+        q = self._q_1KGd.float()
+        segments = wide(self._context.segments(layer))
+        self._out_1KGd.copy_(merge(flash(q, k, v) for k, v in segments)[0])
 
 
 class ChunkQueries:
@@ -102,9 +119,13 @@ class ChunkQueries:
 
     def attend(self, layer: int) -> None:
         """Attend in one layer (index in the stage), from the buffers' q to their attended."""
-        q_1HTd = self._q_1HTd.contiguous()
-        partials = [attend_causal(q_1HTd, self._own)]
+        self._out_1HTd.copy_(merge(self._partials(layer))[0])
+
+    def _partials(self, layer: int) -> Iterator[Partial]:
+        """Attend to the chunk itself, then to what lies before it."""
+        q_1HTd = self._q_1HTd.contiguous().float()
+        k_1KTd, v_1KTd = self._own
+        yield attend_causal(q_1HTd, (k_1KTd.float(), v_1KTd.float()))
         if self._context is not None:
-            segments = self._context.segments(layer)
-            partials += [attend_all(q_1HTd, keys_values) for keys_values in segments]
-        self._out_1HTd.copy_(merge(partials)[0])
+            for keys_values in wide(self._context.segments(layer)):
+                yield attend_all(q_1HTd, keys_values)

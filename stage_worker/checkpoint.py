@@ -20,6 +20,7 @@ from stage_worker.tensor_specs import TensorSpec, layer_of
 
 _INDEX = "model.safetensors.index.json"
 _SINGLE = "model.safetensors"
+_STORED_DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
 
 
 class Checkpoint:
@@ -70,6 +71,20 @@ class Checkpoint:
         if not tensor.is_floating_point():
             raise ConfigError(f"tensor {spec.name} has element type {tensor.dtype}, not a float")
         return tensor
+
+    def stored_dtype(self, spec: TensorSpec) -> torch.dtype | None:
+        """Return the type of a tensor; None if it is missing or of no type to compute in.
+
+        Raises:
+            ConfigError: its file is missing.
+        """
+        file_name = self._file_of.get(spec.name)
+        if file_name is None:
+            return None
+        file, names = self._open(file_name)
+        if spec.name not in names:
+            return None
+        return _STORED_DTYPES.get(file.get_slice(spec.name).get_dtype())
 
     def check_accounted(self, expected: frozenset[str], first_layer: int, last_layer: int) -> None:
         """Refuse tensors of layers [first, last) that nobody reads, and tensors held twice.

@@ -38,7 +38,7 @@ def positive(raw: Fields, field: str, *, default: float | None = None) -> float:
     return float(value)
 
 
-def choice(raw: Fields, field: str, known: tuple[str, ...], *, default: str) -> str:
+def choice(raw: Fields, field: str, known: tuple[str, ...], *, default: str = "") -> str:
     """Return one of the known words; an absent or null field has the default.
 
     Raises:

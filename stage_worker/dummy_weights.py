@@ -33,6 +33,10 @@ class DummyWeights:
         inputs = spec.shape[-1] if len(spec.shape) > 1 else 100
         return values.normal_(0, 1 / math.sqrt(inputs), generator=generator)
 
+    def stored_dtype(self, spec: TensorSpec) -> torch.dtype:  # noqa: ARG002 a Checkpoint's
+        """Return the type of what read returns."""
+        return torch.float32
+
     def check_accounted(self, expected: frozenset[str], first_layer: int, last_layer: int) -> None:
         """Do nothing: only what is asked for exists."""
 

@@ -12,6 +12,7 @@ import torch
 
 from stage_worker.experts_config import ExpertsConfig
 from stage_worker.layer_weights import ExpertsWeights, GatedWeights
+from stage_worker.products import product
 from stage_worker.router import Router
 from stage_worker.workspace import Buffers
 
@@ -32,19 +33,24 @@ class Experts:
         row_of = order // ids_Tk.shape[1]
         weight_of = weights_Tk.flatten()[order, None]
         counts = torch.bincount(ids_Tk.flatten(), minlength=len(self._experts)).tolist()
+        total_TD = hidden_TD  # narrow rows are rounded once, not by every expert
+        if hidden_TD.dtype != torch.float32:
+            total_TD = hidden_TD.float()
         if self._shared is not None:
-            hidden_TD.add_(gated(x_TD, self._shared))
+            total_TD.add_(gated(x_TD, self._shared))
         begin = 0
         for expert, num_rows in zip(self._experts, counts, strict=True):
             if num_rows == 0:
                 continue
             rows = slice(begin, begin + num_rows)
-            out_nD = gated(x_TD[row_of[rows]], expert).mul_(weight_of[rows])
-            hidden_TD.index_add_(0, row_of[rows], out_nD)
+            out_nD = gated(x_TD[row_of[rows]], expert) * weight_of[rows]
+            total_TD.index_add_(0, row_of[rows], out_nD)
             begin += num_rows
+        if total_TD is not hidden_TD:
+            hidden_TD.copy_(total_TD)
 
 
 def gated(x_nD: torch.Tensor, weights: GatedWeights) -> torch.Tensor:
     """Return the gated block's output for a few rows, in fresh memory."""
-    gate_nI, up_nI = (x_nD @ weights.gate_up_KN).chunk(2, dim=-1)
-    return torch.nn.functional.silu(gate_nI).mul_(up_nI) @ weights.down_KN
+    gate_nI, up_nI = product(x_nD, weights.gate_up_KN).chunk(2, dim=-1)
+    return product(torch.nn.functional.silu(gate_nI).mul_(up_nI), weights.down_KN)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import torch
 
 from stage_worker.norm import RmsNorm
+from stage_worker.products import multiply
 from stage_worker.weights import HeadWeights
 
 
@@ -24,7 +25,9 @@ class Head:
         return self._head_DV.shape[1]
 
     def logits(self, hidden_nD: torch.Tensor) -> torch.Tensor:
-        """Return logits [n, V]."""
+        """Return logits [n, V], float32."""
         normed_nD = torch.empty_like(hidden_nD)
         self._norm(hidden_nD, normed_nD)
-        return normed_nD @ self._head_DV
+        logits_nV = torch.empty(len(hidden_nD), self._head_DV.shape[1])
+        multiply(normed_nD, self._head_DV, logits_nV)
+        return logits_nV

@@ -9,6 +9,7 @@ import torch
 
 from stage_worker.layer_weights import HeadsWeights
 from stage_worker.norm import RmsNorm
+from stage_worker.products import add_product, multiply
 from stage_worker.rope import Rotation, rotate
 from stage_worker.step import LastRowsStep, Step
 from stage_worker.workspace import Buffers
@@ -28,9 +29,10 @@ class HeadsProjection:
         merged = buffers.merged
         assert merged is not None, "these heads need merged memory"
         if self._bias_N is None:
-            torch.mm(buffers.normed_TD, self._qkv_DN, out=merged.qkv_TN)
+            multiply(buffers.normed_TD, self._qkv_DN, merged.qkv_TN)
         else:
-            torch.addmm(self._bias_N, buffers.normed_TD, self._qkv_DN, out=merged.qkv_TN)
+            merged.qkv_TN.copy_(self._bias_N)
+            add_product(merged.qkv_TN, buffers.normed_TD, self._qkv_DN)
         if self._norm_Jd is not None:
             self._norm_Jd(merged.qk.whole_THD, merged.qk.whole_THD)
         rotate(merged.qk, rotation, merged.roped)
@@ -41,4 +43,4 @@ class HeadsProjection:
 
     def add_to(self, hidden_TD: torch.Tensor, buffers: Buffers) -> None:
         """Add what the heads attended to, mixed, to hidden_TD."""
-        hidden_TD.addmm_(buffers.attended_TN, self._o_ND)
+        add_product(hidden_TD, buffers.attended_TN, self._o_ND)

@@ -16,11 +16,14 @@ from stage_worker.latent_config import LatentConfig
 
 
 class ExpansionMemory:
-    """Owner of the memory of expanded keys and values; grows to the largest piece seen."""
+    """Owner of the memory of expanded keys and values; grows to the largest piece seen.
 
-    def __init__(self, num_heads: int, width: int, dtype: torch.dtype) -> None:
+    They are float32 whatever the type of the latents, as all that attention computes with.
+    """
+
+    def __init__(self, num_heads: int, width: int) -> None:
         self._shape = (1, num_heads, 0, width)
-        self._empty = torch.empty(self._shape, dtype=dtype)
+        self._empty = torch.empty(self._shape)
         self._keys_values: KeysValues = (self._empty, self._empty)
 
     def take(self, num_tokens: int) -> KeysValues:
@@ -49,10 +52,10 @@ class LatentExpansion:
         """For scores: queries are made for the absorbed form, where attention divides by this."""
 
     def queries(self, plain_tHp: torch.Tensor, turned_tHr: torch.Tensor) -> torch.Tensor:
-        """Lay queries out as the keys are, [1, H, t, E], dense."""
+        """Lay queries out as the keys are, [1, H, t, E], dense and float32."""
         num_rows, num_heads, plain = plain_tHp.shape
         full = plain + turned_tHr.shape[2]
-        q_HtE = plain_tHp.new_empty(num_heads, num_rows, self._config.expanded_dim)
+        q_HtE = torch.empty(num_heads, num_rows, self._config.expanded_dim)
         q_HtE[:, :, :plain].copy_(plain_tHp.transpose(0, 1))
         q_HtE[:, :, plain:full].copy_(turned_tHr.transpose(0, 1))
         q_HtE[:, :, full:].zero_()
@@ -62,8 +65,8 @@ class LatentExpansion:
         """Return the keys and values of tokens, [1, H, n, E], valid until memory is used again."""
         plain, rank, value = self._config.plain_dim, self._config.rank, self._config.value_dim
         k, v = memory.take(len(latent_nd))
-        latent_HnR = latent_nd[:, :rank].expand(k.shape[1], -1, -1)
-        torch.bmm(latent_HnR, self._key_up_HRp, out=k[0, :, :, :plain])
+        latent_HnR = latent_nd[:, :rank].float().expand(k.shape[1], -1, -1)
+        torch.bmm(latent_HnR, self._key_up_HRp.float(), out=k[0, :, :, :plain])
         k[0, :, :, plain : plain + self._config.rope_dim].copy_(latent_nd[:, rank:])
-        torch.bmm(latent_HnR, self._value_up_HRv, out=v[0, :, :, :value])
+        torch.bmm(latent_HnR, self._value_up_HRv.float(), out=v[0, :, :, :value])
         return k, v

@@ -17,6 +17,7 @@ from stage_worker.latent_config import LatentConfig
 from stage_worker.latent_expansion import LatentExpansion
 from stage_worker.layer_weights import LatentWeights
 from stage_worker.norm import RmsNorm
+from stage_worker.products import add_product, multiply, product, products_by_head
 from stage_worker.rope import Rotation, heads, rotate
 from stage_worker.step import LastRowsStep, Step
 from stage_worker.workspace import Buffers, LatentBuffers
@@ -41,7 +42,7 @@ class LatentProjection:
         """
         latent = _of(buffers)
         rank = self._config.rank
-        entry_TN = buffers.normed_TD @ self._weights.entry_KN
+        entry_TN = product(buffers.normed_TD, self._weights.entry_KN)
         num_q = entry_TN.shape[1] - self._config.cached_dim
         k_T1d = buffers.k_1KTd[0].transpose(0, 1)
         self._latent_norm(entry_TN[:, num_q : num_q + rank], k_T1d[:, 0, :rank])
@@ -55,26 +56,26 @@ class LatentProjection:
             out_TN.copy_(q_TN)
             return
         self._q_norm(q_TN, q_TN)
-        torch.mm(q_TN, self._weights.q_up_KN, out=out_TN)
+        multiply(q_TN, self._weights.q_up_KN, out_TN)
 
     def attend(self, layer: int, step: Step | LastRowsStep) -> None:
         """Attend in one layer (index in the stage), from the step's queries to its values."""
         buffers, latent = step.buffers, _of(step.buffers)
         for rows in step.absorbed_rows:
             plain_HTp = latent.plain_THp[rows].transpose(0, 1)
-            moved_HTR = torch.bmm(plain_HTp, self._weights.key_up_HpR)
+            moved_HTR = products_by_head(plain_HTp, self._weights.key_up_HpR)
             buffers.q_THd[rows, :, : self._config.rank].copy_(moved_HTR.transpose(0, 1))
         step.attend(layer)
         for rows in step.absorbed_rows:
             latent_HTR = buffers.attended_THd[rows, :, : self._config.rank].transpose(0, 1)
-            value_HTv = torch.bmm(latent_HTR, self._weights.value_up_HRv)
+            value_HTv = products_by_head(latent_HTR, self._weights.value_up_HRv)
             latent.value_THv[rows].copy_(value_HTv.transpose(0, 1))
         for queries in step.expanded:
             queries.attend(layer, self._expansion)
 
     def add_to(self, hidden_TD: torch.Tensor, buffers: Buffers) -> None:
         """Add what the heads attended to, mixed, to hidden_TD."""
-        hidden_TD.addmm_(_of(buffers).value_TN, self._weights.o_KN)
+        add_product(hidden_TD, _of(buffers).value_TN, self._weights.o_KN)
 
 
 def _of(buffers: Buffers) -> LatentBuffers:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import torch
 
 from stage_worker.layer_weights import GatedWeights
+from stage_worker.products import add_product, multiply
 from stage_worker.workspace import Buffers
 
 
@@ -21,7 +22,7 @@ class GatedMlp:
 
     def add_to(self, hidden_TD: torch.Tensor, buffers: Buffers) -> None:
         """Add the block's output for buffers.normed_TD to hidden_TD."""
-        torch.mm(buffers.normed_TD, self._gate_up_DI, out=buffers.gate_up_TI)
+        multiply(buffers.normed_TD, self._gate_up_DI, buffers.gate_up_TI)
         torch.ops.aten.silu.out(buffers.gate_TI, out=buffers.inner_TI)
         buffers.inner_TI.mul_(buffers.up_TI)
-        hidden_TD.addmm_(buffers.inner_TI, self._down_ID)
+        add_product(hidden_TD, buffers.inner_TI, self._down_ID)

@@ -15,10 +15,12 @@ from typing import Any
 
 from chunkmesh.errors import ConfigError
 from stage_worker.architectures import Architecture, find_architecture
-from stage_worker.config_fields import Fields, count, positive
+from stage_worker.config_fields import Fields, choice, count, positive
 from stage_worker.experts_config import ExpertsConfig, parse_experts
 from stage_worker.latent_config import LatentConfig, parse_latent
 from stage_worker.rope_config import RopeConfig, parse_rope
+
+_DTYPES = ("float32", "bfloat16", "float16")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +47,8 @@ class ModelConfig:
     rope: RopeConfig
     fp8_block: tuple[int, int] | None
     """Rows and columns of a weight that share one scale; None if all weights have full width."""
+    dtype: str | None
+    """Of weights and activations, as the file states it; None where it does not."""
     max_position_embeddings: int
     tie_word_embeddings: bool
     eos_token_ids: tuple[int, ...]
@@ -120,6 +124,7 @@ def parse_model_config(raw: Mapping[str, Any]) -> ModelConfig:
         rms_norm_eps=positive(raw, "rms_norm_eps", default=1e-6),
         rope=parse_rope(raw),
         fp8_block=_fp8_block(raw.get("quantization_config")),
+        dtype=_dtype(raw),
         max_position_embeddings=count(raw, "max_position_embeddings"),
         tie_word_embeddings=bool(raw.get("tie_word_embeddings", False)),
         eos_token_ids=_token_ids(raw.get("eos_token_id")),
@@ -183,6 +188,15 @@ def _fp8_block(settings: object) -> tuple[int, int] | None:
         f"quantization_config={settings!r} is not supported; "
         "known is quant_method 'fp8' with a weight_block_size of two numbers"
     )
+
+
+def _dtype(raw: Fields) -> str | None:
+    """Read the element type by its name of today, or by the older one."""
+    stated = {field: raw[field] for field in ("dtype", "torch_dtype") if raw.get(field) is not None}
+    names = {choice(raw, field, _DTYPES) for field in stated}
+    if len(names) > 1:
+        raise ConfigError(f"config.json states two element types: {stated!r}")
+    return names.pop() if names else None
 
 
 def _token_ids(value: object) -> tuple[int, ...]:

@@ -18,6 +18,7 @@ import torch
 from chunkmesh.errors import ConfigError, InvariantViolated
 from stage_worker.batch import BatchPlan, plan_batch
 from stage_worker.decoder import Decoder
+from stage_worker.element_type import DtypeChoice, choose_dtype
 from stage_worker.head import Head
 from stage_worker.kv_pool import KvPool, PoolShape
 from stage_worker.model_config import ModelConfig, read_model_config
@@ -27,7 +28,7 @@ from stage_worker.readout import Readout, sampled_entries
 from stage_worker.rope import Rope
 from stage_worker.stage import StageDescription, StageOutput
 from stage_worker.step import LastRowsStep, Step
-from stage_worker.weights import LoadFormat, Progress, StageWeights, load_weights
+from stage_worker.weights import LoadFormat, Progress, StageWeights, load_weights, own_dtype
 from stage_worker.workspace import Workspace
 
 
@@ -168,7 +169,7 @@ def load_stage(
     model_path: pathlib.Path,
     *,
     layers: range,
-    dtype: torch.dtype = torch.float32,
+    dtype: DtypeChoice = "auto",
     num_threads: int = 1,
     load_format: LoadFormat = "auto",
     progress: Progress = lambda _done, _total: None,
@@ -187,11 +188,16 @@ def load_stage(
             f"layers {layers.start}-{layers.stop - 1} are not in the model: it has "
             f"{config.num_layers} layers, 0-{config.num_layers - 1}"
         )
-    if dtype != torch.float32:
-        raise ConfigError(f"dtype {dtype} is not supported on cpu; torch.float32 is")
+    own = own_dtype(model_path, config, first_layer=layers.start, load_format=load_format)
+    compute_dtype = choose_dtype(dtype, own=own, declared=config.dtype)
     torch.set_num_threads(num_threads)
     weights = load_weights(
-        model_path, config, layers=layers, dtype=dtype, load_format=load_format, progress=progress
+        model_path,
+        config,
+        layers=layers,
+        dtype=compute_dtype,
+        load_format=load_format,
+        progress=progress,
     )
     kv_numbers = config.num_planes * config.num_kv_heads * config.head_dim
     description = StageDescription(
@@ -199,8 +205,8 @@ def load_stage(
         last_layer=layers.stop,
         model_layers=config.num_layers,
         hidden_size=config.hidden_size,
-        dtype=dtype,
-        kv_bytes_per_token=len(layers) * kv_numbers * dtype.itemsize,
+        dtype=compute_dtype,
+        kv_bytes_per_token=len(layers) * kv_numbers * compute_dtype.itemsize,
         layer_digests=weights.layer_digests,
         embedding_digest=weights.embedding_digest,
         head_digest=weights.head_digest,

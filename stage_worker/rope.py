@@ -16,7 +16,7 @@ from stage_worker.rope_config import RopeConfig
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Rotation:
-    """Angles of a microbatch's rows, shared by all layers."""
+    """Angles of a microbatch's rows, float32, shared by all layers."""
 
     cos_T1D: torch.Tensor
     sin_T1h: torch.Tensor
@@ -94,7 +94,15 @@ def _yarn(config: RopeConfig, plain_h: torch.Tensor, width: int) -> torch.Tensor
 
 
 def rotate(x: Heads, rotation: Rotation, out: Heads) -> None:
-    """Turn all heads of x by their rows' angles, into out, which is other memory."""
+    """Turn all heads of x by their rows' angles, into out, which is other memory.
+
+    Narrow heads are turned in float32 and rounded once.
+    """
+    if out.whole_THD.dtype != torch.float32:
+        wide, turned = heads(x.whole_THD.float()), heads(torch.empty(x.whole_THD.shape))
+        rotate(wide, rotation, turned)
+        out.whole_THD.copy_(turned.whole_THD)
+        return
     torch.mul(x.whole_THD, rotation.cos_T1D, out=out.whole_THD)
     out.low_THh.addcmul_(x.high_THh, rotation.sin_T1h, value=-1)
     out.high_THh.addcmul_(x.low_THh, rotation.sin_T1h)

@@ -15,7 +15,7 @@ Routes = tuple[torch.Tensor, torch.Tensor]
 
 
 class Router:
-    """Holds the matrix that scores experts."""
+    """Holds the matrix that scores experts; scores are float32 in every model."""
 
     def __init__(
         self, scores_DE: torch.Tensor, correction_E: torch.Tensor | None, config: ExpertsConfig
@@ -26,7 +26,7 @@ class Router:
 
     def __call__(self, x_TD: torch.Tensor) -> Routes:
         """Return each row's experts."""
-        return choose_experts(x_TD @ self._scores_DE, self._correction_E, self._config)
+        return choose_experts(x_TD.float() @ self._scores_DE, self._correction_E, self._config)
 
 
 def choose_experts(

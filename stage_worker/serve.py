@@ -111,6 +111,7 @@ def _load(settings: WorkerSettings, progress: _Progress) -> Stage:
         settings.model_path,
         layers=range(settings.layers.first, settings.layers.last),
         num_threads=settings.threads,
+        dtype=settings.dtype,
         load_format=settings.load_format,
         progress=on_progress,
     )

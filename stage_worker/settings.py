@@ -46,6 +46,8 @@ class WorkerSettings(Settings):
     """CPU threads for compute."""
     max_total_tokens: Annotated[int, Field(ge=1)] = 16384
     """KV capacity, in tokens."""
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    """Element type of weights, activations and KV; auto is what config.json declares."""
     load_format: Literal["auto", "dummy"] = "auto"
     """auto reads the folder's weights; dummy makes random ones of config.json, to measure."""
 

@@ -6,6 +6,7 @@ Shapes: D hidden size, V vocabulary.
 from __future__ import annotations
 
 import dataclasses
+import math
 import pathlib
 from collections.abc import Callable
 from typing import Literal
@@ -15,6 +16,7 @@ import torch
 
 from stage_worker.checkpoint import Checkpoint
 from stage_worker.dummy_weights import DummyWeights
+from stage_worker.element_type import DTYPES
 from stage_worker.layer_weights import LayerWeights, lay_out, merge_outputs
 from stage_worker.model_config import ModelConfig
 from stage_worker.stored_tensors import Block, StoredTensors, scale_spec
@@ -69,6 +71,8 @@ def load_weights(
     """
     is_first, is_last = layers.start == 0, layers.stop == config.num_layers
     num_parts = len(layers) + is_first + is_last
+    if load_format == "dummy":
+        _log.warning("dummy_weights", model_path=str(model_path))
     with _open(model_path, load_format) as checkpoint:
         reader = _Reader(checkpoint, dtype, config.fp8_block)
         embedding = reader.embedding(config) if is_first else None
@@ -93,11 +97,27 @@ def load_weights(
     )
 
 
+def own_dtype(
+    model_path: pathlib.Path, config: ModelConfig, *, first_layer: int, load_format: LoadFormat
+) -> torch.dtype:
+    """Return the type that a model was made for: as config.json states, or as it is stored.
+
+    Of stored types the largest tensor's counts, norms may be wider; float32 if all have eight bits.
+
+    Raises:
+        ConfigError: a file is missing.
+    """
+    if config.dtype is not None:
+        return DTYPES[config.dtype]
+    with _open(model_path, load_format) as checkpoint:
+        specs = layer_specs(config, first_layer)
+        largest_first = sorted(specs, key=lambda spec: math.prod(spec.shape), reverse=True)
+        dtypes = map(checkpoint.stored_dtype, largest_first)
+        return next((dtype for dtype in dtypes if dtype is not None), torch.float32)
+
+
 def _open(model_path: pathlib.Path, load_format: LoadFormat) -> Checkpoint | DummyWeights:
-    if load_format == "auto":
-        return Checkpoint(model_path)
-    _log.warning("dummy_weights", model_path=str(model_path))
-    return DummyWeights()
+    return Checkpoint(model_path) if load_format == "auto" else DummyWeights()
 
 
 class _Reader:

@@ -42,7 +42,7 @@ class WindowQueries:
             first_key = max(0, self._num_before + begin - self._window + 1)
             keys = slice(first_key, self._num_before + end)
             out, _ = flash(
-                self._q_1HTd[:, :, begin:end].contiguous(),
+                self._q_1HTd[:, :, begin:end].contiguous().float(),
                 k_1Knd[:, :, keys],
                 v_1Knd[:, :, keys],
                 attn_mask=self._mask(begin, end, first_key),
@@ -50,12 +50,12 @@ class WindowQueries:
             self._out_1HTd[:, :, begin:end].copy_(out)
 
     def _keys_values(self, layer: int) -> KeysValues:
-        """Return the seen context and the chunk itself in one piece."""
+        """Return the seen context and the chunk itself in one piece, float32."""
         before = () if self._before is None else self._before.segments(layer)
         pieces = (*before, self._own)
         return (
-            torch.cat([k for k, _ in pieces], dim=2),
-            torch.cat([v for _, v in pieces], dim=2),
+            torch.cat([k for k, _ in pieces], dim=2).float(),
+            torch.cat([v for _, v in pieces], dim=2).float(),
         )
 
     def _mask(self, begin: int, end: int, first_key: int) -> torch.Tensor:
@@ -63,6 +63,4 @@ class WindowQueries:
         row_T1 = torch.arange(begin, end)[:, None] + self._num_before
         age_Tn = row_T1 - torch.arange(first_key, self._num_before + end)
         hidden_Tn = (age_Tn < 0) | (age_Tn >= self._window)
-        return torch.zeros(age_Tn.shape, dtype=self._q_1HTd.dtype).masked_fill_(
-            hidden_Tn, -torch.inf
-        )
+        return torch.zeros(age_Tn.shape).masked_fill_(hidden_Tn, -torch.inf)

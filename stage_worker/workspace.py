@@ -83,7 +83,7 @@ class Workspace:
         self._expansion: ExpansionMemory | None = None
         if config.latent is not None:
             width = config.latent.expanded_dim
-            self._expansion = ExpansionMemory(config.num_heads, width, dtype)
+            self._expansion = ExpansionMemory(config.num_heads, width)
 
     def rows(self, num_rows: int) -> Buffers:
         """Return buffers of num_rows rows."""

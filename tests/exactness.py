@@ -46,11 +46,13 @@ class Expected:
         assert error <= TOLERANCE
 
 
-def check_model(model_path: pathlib.Path, prompt: Sequence[int], num_tokens: int = 12) -> None:
-    """Compare a model of four layers whole, and split and chunked."""
+def check_model(
+    model_path: pathlib.Path, prompt: Sequence[int], num_tokens: int = 12, **load: Any
+) -> None:
+    """Compare a model of four layers whole, and split and chunked; load goes to load_pipeline."""
     expected = Expected(model_path, prompt, num_tokens)
-    expected.check(load_pipeline(model_path, (0, 4)))
-    expected.check(load_pipeline(model_path, (0, 1, 4)), chunk_tokens=23)
+    expected.check(load_pipeline(model_path, (0, 4), **load))
+    expected.check(load_pipeline(model_path, (0, 1, 4), **load), chunk_tokens=23)
 
 
 def copy_pages(source: PipelineOfStages, target: PipelineOfStages, page_ids: Sequence[int]) -> None:

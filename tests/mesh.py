@@ -14,7 +14,8 @@ import grpc
 from chunkmesh.address import HostPort
 from chunkmesh.grpc_client import channel
 from chunkmesh.kv_store import KvStore
-from chunkmesh.transports.memory import MemoryNetwork, MemoryTransport
+from chunkmesh.transports.create import create
+from chunkmesh.transports.memory import MemoryNetwork
 from chunkmesh.v1 import generation_pb2 as pb
 from chunkmesh.v1 import generation_pb2_grpc
 from scheduler.control_loop import ControlLoop
@@ -65,9 +66,13 @@ async def mesh(
     *,
     kv_capacity_tokens: int = 4096,
     redis_url: str | None = None,
+    transport: str = "memory",
     **settings: Any,
 ) -> AsyncIterator[Mesh]:
-    """Run a mesh of these stages while inside; settings are those of the scheduler."""
+    """Run a mesh of these stages while inside; settings are those of the scheduler.
+
+    The transport is the workers'.
+    """
     given = {"page_size": PAGE_TOKENS, "chunked_prefill_size": CHUNK_TOKENS, **settings}
     scheduler_settings = SchedulerSettings(
         model_path=model_path, port=0, internal_port=0, http_port=0, drain_timeout=1.0, **given
@@ -77,7 +82,12 @@ async def mesh(
         workers = [
             tasks.create_task(
                 run_worker(
-                    stage, network, scheduler.internal_address, kv_capacity_tokens, redis_url
+                    stage,
+                    network,
+                    scheduler.internal_address,
+                    kv_capacity_tokens,
+                    redis_url,
+                    transport,
                 )
             )
             for stage in stages
@@ -103,11 +113,13 @@ async def run_worker(
     scheduler: HostPort,
     kv_capacity_tokens: int,
     redis_url: str | None = None,
+    transport: str = "memory",
 ) -> None:
     """Run one worker until cancelled."""
+    address = f"memory:{id(stage)}" if transport == "memory" else "127.0.0.1:0"
     worker = Worker(
         stage=stage,
-        transport=MemoryTransport(network, f"memory:{id(stage)}"),
+        transport=create(transport, address, network=network),
         stores=[] if redis_url is None else [KvStore(redis_url), KvStore(redis_url)],
         kv_capacity_tokens=kv_capacity_tokens,
         peer=None,

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from stage_worker.element_type import DtypeChoice
 from stage_worker.model_stage import load_stage
 from stage_worker.orders import Entry, Microbatch, PromptTargets, SamplingRow
 from stage_worker.stage import Stage, StageOutput
@@ -101,7 +102,11 @@ class PipelineOfStages:
                 sampling=sampling if about.is_last else (),
                 prompt_targets=prompt_targets if about.is_last else (),
             )
-            out = None if about.is_last else torch.empty(len(ids), about.hidden_size)
+            out = (
+                None
+                if about.is_last
+                else torch.empty(len(ids), about.hidden_size, dtype=about.dtype)
+            )
             output = stage.forward(microbatch, hidden, out)
             hidden = out
         self._seq_no += 1
@@ -156,10 +161,11 @@ def load_pipeline(
     num_pages: int = 64,
     page_tokens: int = 16,
     num_threads: int = 1,
+    dtype: DtypeChoice = "auto",
 ) -> PipelineOfStages:
     """Load a model cut at borders, such as (0, 2, 4) for two stages of two layers."""
     stages = [
-        load_stage(model_path, layers=range(first, last), num_threads=num_threads)
+        load_stage(model_path, layers=range(first, last), num_threads=num_threads, dtype=dtype)
         for first, last in itertools.pairwise(borders)
     ]
     return PipelineOfStages(stages, num_pages=num_pages, page_tokens=page_tokens)

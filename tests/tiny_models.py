@@ -107,5 +107,5 @@ def edit_config(path: pathlib.Path, **changes: Any) -> None:
     """Change fields of a folder's config.json; None takes one out."""
     file = path / "config.json"
     fields = json.loads(file.read_text()) | changes
-    kept = {key: value for key, value in fields.items() if changes.get(key, value) is not None}
+    kept = {k: v for k, v in fields.items() if v is not None or k not in changes}
     file.write_text(json.dumps(kept))

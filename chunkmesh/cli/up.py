@@ -35,6 +35,7 @@ def up(
     layers: up_flags.Layers = None,
     threads: up_flags.Threads = 1,
     transport: up_flags.Transport = up_flags.TransportName.UCX,
+    dtype: up_flags.Dtype = None,
     page_size: up_flags.PageSize = None,
     chunked_prefill_size: up_flags.ChunkedPrefillSize = None,
     redis_url: up_flags.RedisUrl = None,
@@ -68,7 +69,7 @@ def up(
             hicache_port=hicache_port,
             prefer_usual_ports=True,
             scheduler_flags=_checked_flags(scheduler_flags or []),
-            worker_flags=_worker_flags(max_total_tokens),
+            worker_flags=_worker_flags(max_total_tokens, dtype),
             log_dir=log_dir,
             ready_timeout_s=ready_timeout,
         )
@@ -81,8 +82,16 @@ def _checked_flags(words: list[str]) -> tuple[str, ...]:
     return tuple(words)
 
 
-def _worker_flags(max_total_tokens: int | None) -> tuple[str, ...]:
-    return () if max_total_tokens is None else ("--max-total-tokens", str(max_total_tokens))
+def _worker_flags(
+    max_total_tokens: int | None, dtype: up_flags.DtypeName | None
+) -> tuple[str, ...]:
+    """Leave out what is not given: environment and files of the workers still count."""
+    words: tuple[str, ...] = ()
+    if max_total_tokens is not None:
+        words += ("--max-total-tokens", str(max_total_tokens))
+    if dtype is not None:
+        words += ("--dtype", dtype.value)
+    return words
 
 
 def _run(options: MeshOptions, *, json_output: bool) -> None:

@@ -18,6 +18,15 @@ class TransportName(StrEnum):
     GRPC = "grpc"
 
 
+class DtypeName(StrEnum):
+    """Element types of weights, activations and KV."""
+
+    AUTO = "auto"
+    FLOAT32 = "float32"
+    BFLOAT16 = "bfloat16"
+    FLOAT16 = "float16"
+
+
 SchedulerFlags = Annotated[
     list[str] | None,
     typer.Argument(
@@ -31,6 +40,10 @@ Layers = Annotated[
 ]
 Threads = Annotated[int, typer.Option(min=1, help="Compute threads of each stage.")]
 Transport = Annotated[TransportName, typer.Option(help="How activations travel.")]
+Dtype = Annotated[
+    DtypeName | None,
+    typer.Option(help="Weights, activations and KV. Default auto: as config.json declares."),
+]
 PageSize = Annotated[int | None, typer.Option(min=1, help="Tokens a page holds.")]
 ChunkedPrefillSize = Annotated[
     int | None, typer.Option(min=1, help="Most prefill tokens in one microbatch.")

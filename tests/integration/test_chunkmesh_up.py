@@ -83,13 +83,17 @@ def test_a_signal_takes_everything_down(
     model_path: Path, environment: dict[str, str], number: signal.Signals
 ) -> None:
     """The ordinary end: status 0, no process, no folder is left."""
-    with _up(model_path, environment, "--", "--pp-async-batch-depth", "2") as process:
+    more = ("--dtype", "bfloat16", "--", "--pp-async-batch-depth", "2")
+    with _up(model_path, environment, *more) as process:
         endpoints = _endpoints(process)
         names = ["redis", "hicache", "scheduler", "worker-0", "worker-1"]
         assert list(endpoints["pids"]) == names
         assert [worker["layers"] for worker in endpoints["workers"]] == ["0-1", "2-3"]
         log = Path(endpoints["run_dir"], "scheduler.log").read_text()
         assert json.loads(log)["argv"][-2:] == ["--pp-async-batch-depth", "2"]
+        for worker in ("worker-0", "worker-1"):
+            log = Path(endpoints["run_dir"], f"{worker}.log").read_text()
+            assert json.loads(log)["argv"][-2:] == ["--dtype", "bfloat16"]
         process.send_signal(number)
         _, errors = process.communicate(timeout=_TIMEOUT_S)
     assert (process.returncode, _all_gone(endpoints["pids"])) == (0, True)

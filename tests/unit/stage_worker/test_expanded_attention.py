@@ -161,7 +161,7 @@ def test_memory_does_not_grow_with_the_context(model: pathlib.Path) -> None:
 
 def test_memory_is_reused() -> None:
     """Padding is cleared once; what is written later must not reach it."""
-    memory = ExpansionMemory(num_heads=2, width=6, dtype=torch.float32)
+    memory = ExpansionMemory(num_heads=2, width=6)
     k, v = memory.take(5)
     assert ((1, 2, 5, 6), 0.0) == (v.shape, float(v.abs().max()))
     k[:, :, :, :4] = 1.0

@@ -39,6 +39,16 @@ def test_softmax_comes_first(renormalised: bool, expected: tuple[float, ...]) ->
     assert expected == pytest.approx(weights[0].tolist(), abs=5e-5)
 
 
+@pytest.mark.parametrize("num_experts", [8, 256])
+def test_equal_scores_choose_the_same_experts(num_experts: int) -> None:
+    """A tie is decided in one way, whatever else is in the batch."""
+    config = _qwen3(num_experts=num_experts, num_experts_per_tok=3)
+    logits_TE = torch.randint(0, 3, (40, num_experts), generator=torch.Generator().manual_seed(1))
+    together, _ = choose_experts(logits_TE.float(), None, config)
+    alone = [choose_experts(row_E[None].float(), None, config)[0] for row_E in logits_TE]
+    assert torch.equal(together, torch.cat(alone))
+
+
 @pytest.mark.parametrize(
     ("fields", "layers"),
     [

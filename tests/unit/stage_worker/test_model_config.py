@@ -7,11 +7,9 @@ import pathlib
 from typing import Any
 
 import pytest
-import torch
 
 from chunkmesh.errors import ConfigError
 from stage_worker.model_config import parse_model_config, read_model_config
-from stage_worker.model_stage import load_stage
 from tests.pipeline_of_stages import load_pipeline
 from tests.reference import Reference
 from tests.tiny_models import edit_config, make_tiny_llama
@@ -120,9 +118,3 @@ def test_eps_changes_the_answer(tiny_llama: pathlib.Path, tmp_path: pathlib.Path
     expected = Reference(tmp_path).generate(prompt, 12)
     assert expected == load_pipeline(tmp_path, (0, 4)).generate(prompt, 12)
     assert expected != load_pipeline(tiny_llama, (0, 4)).generate(prompt, 12)
-
-
-def test_other_dtypes_are_refused(tiny_llama: pathlib.Path) -> None:
-    """Only float32 is exact on the CPU."""
-    with pytest.raises(ConfigError, match="bfloat16"):
-        load_stage(tiny_llama, layers=range(4), dtype=torch.bfloat16)
