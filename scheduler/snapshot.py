@@ -20,3 +20,5 @@ class Snapshot:
     """Microbatches that some stage has not acknowledged."""
     num_loads: int
     num_stores: int
+    num_preemptions: int = 0
+    """Since the engine began."""
