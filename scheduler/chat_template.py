@@ -165,7 +165,9 @@ def _cut_at_mark(text: str, mark: str, content: str) -> str:
             field=_FIELD,
         )
     is_trimmed = not text.startswith(" ", position + len(mark))
-    return text[:position].rstrip() if is_trimmed else text[:position]
+    # A template may print the content more than once.
+    before = text[:position].replace(f"{mark} ", "").replace(mark, "")
+    return before.rstrip() if is_trimmed else before
 
 
 class _BoundedSandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):

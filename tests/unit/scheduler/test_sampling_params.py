@@ -118,7 +118,7 @@ def test_logprobs_that_no_message_could_carry_are_refused() -> None:
     """Better at once than after hours, when the complete message is to be sent."""
     few = check(logprobs=True, top_logprobs=20, max_new_tokens=372_827)
     assert few.max_new_tokens == 372_827
-    with pytest.raises(InvalidRequest, match="372828 with logprobs and 20 .* most 372827 tokens"):
+    with pytest.raises(InvalidRequest, match=r"372828 with logprobs and 20 .* most 372827 tokens"):
         check(logprobs=True, top_logprobs=20, max_new_tokens=372_828)
     assert check(max_new_tokens=900_000).max_new_tokens == 900_000
 
@@ -133,7 +133,7 @@ def test_the_models_repetition_penalty_is_the_default() -> None:
 
 
 def test_ignore_eos_switches_off_every_end_token_of_the_model() -> None:
-    """Both sources of end ids count as the model's; ids that the caller asked for still end (O10)."""
+    """Not one of them may end the output then, but ids that the caller asked for do (O10)."""
     assert check().end_ids == {257, 258}
     assert check(ignore_eos=True).end_ids == set()
     assert check(ignore_eos=True, stop_token_ids=(66,)).end_ids == {66}
