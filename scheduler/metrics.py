@@ -20,7 +20,7 @@ _CACHED_TOKENS = Counter(
 )
 _OUTPUT_TOKENS = Counter("chunkmesh_output_tokens", "Output tokens of all outputs.")
 _PREEMPTIONS = Counter(
-    "chunkmesh_preemptions", "Times that a request gave its pages to others and waited again."
+    "chunkmesh_preemptions", "Times that an output gave its pages to others and waited again."
 )
 _CACHE_FAULTS = Counter("chunkmesh_cache_faults", "Calls of hicache-server that failed.")
 
@@ -31,7 +31,7 @@ def count_cache_fault() -> None:
 
 
 def count_preemptions(num_preemptions: int) -> None:
-    """Count requests that were preempted."""
+    """Count outputs that gave their pages to others."""
     _PREEMPTIONS.inc(num_preemptions)
 
 

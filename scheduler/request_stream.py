@@ -93,7 +93,7 @@ class RequestStream:
             "num_chunks": len(ends[0].chunk_tokens) if ends else None,
             "num_outputs": len(self.outputs),
             "output_tokens": self.output_tokens,
-            "num_preemptions": max((end.num_preemptions for end in ends), default=0),
+            "num_preemptions": sum(end.num_preemptions for end in ends),
             "ttft_ms": round(self.ttft_ms, 1),
             "itl_p50_ms": round(self.itl_p50_ms, 1),
             "finish_reason": self.finish_reason,

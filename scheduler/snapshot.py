@@ -21,4 +21,4 @@ class Snapshot:
     num_loads: int
     num_stores: int
     num_preemptions: int = 0
-    """Since the engine began."""
+    """Outputs that gave their pages to others since the start, whatever the route."""
