@@ -149,6 +149,22 @@ async def test_weights_that_change_while_a_prompt_is_read(
         assert [] == stages[0].microbatches
 
 
+async def test_bytes_that_are_no_message_are_the_callers_mistake(tmp_path: Path) -> None:
+    """A client of another version or a broken one must not look like a bug of the scheduler."""
+    folder = write_bytes_folder(tmp_path / "m", config={"num_hidden_layers": 1})
+    async with mesh(folder, scripted_stages(1, Script())) as running:
+        service = "/chunkmesh.v1.Generation"
+        channel: Any = running.channel
+        calls = (
+            channel.unary_stream(f"{service}/Generate")(b"\xff\xff").read(),
+            channel.unary_unary(f"{service}/Tokenize")(b"\x0a\x01\xff"),
+        )
+        for call in calls:
+            with pytest.raises(grpc.aio.AioRpcError, match="no message") as refused:
+                await call
+            assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+
 def violated_field(error: grpc.aio.AioRpcError) -> str:
     """Return the field that the status details blame."""
     status = rpc_status.from_call(error)  # type: ignore[arg-type]
