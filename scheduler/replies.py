@@ -99,7 +99,7 @@ def _chunk(child: int, news: OutputNews, stream: RequestStream) -> pb.GenerateSt
         text=news.text,
         token_ids=news.token_ids,
         prompt_tokens=stream.prompt_tokens,
-        completion_tokens=len(stream.outputs[child].ids),
+        completion_tokens=news.num_tokens,
         cached_tokens=stream.cached_tokens,
         index=child,
         logprobs=_token_logprobs(news.logprobs),

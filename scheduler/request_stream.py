@@ -19,6 +19,8 @@ class OutputNews:
     text: str = ""
     logprobs: list[TokenLogprobs] = dataclasses.field(default_factory=list)
     """Of token_ids, if asked for."""
+    num_tokens: int = 0
+    """Of the output up to these."""
     finished: Finished | None = None
 
 
@@ -116,6 +118,7 @@ class RequestStream:
         news = self._news_of(output.child)
         news.token_ids.extend(output.token_ids)
         news.text += output.text
+        news.num_tokens = len(self.outputs[output.child].ids)
         if output.logprobs is not None:
             news.logprobs.append(output.logprobs)
 

@@ -106,6 +106,19 @@ async def test_a_call_goes_on_after_the_first_output_has_ended() -> None:
     )
 
 
+async def test_chunks_count_the_tokens_that_were_sent() -> None:
+    """What comes while a slow reader takes one message belongs to a later one."""
+    stream = new_stream(2)
+    for child in range(2):
+        stream.output(output(child, 65), now_s=101.0)
+    call = responses(pb.GenerateRequest(stream=True), "r", stream, list)
+    counts = [(await anext(call)).chunk.completion_tokens]
+    stream.output(output(1, 66), now_s=102.0)
+    counts += [(await anext(call)).chunk.completion_tokens for _ in range(2)]
+    await call.aclose()  # type: ignore[attr-defined]
+    assert [1, 1, 2] == counts
+
+
 async def test_output_logprobs_come_with_chunk_and_complete() -> None:
     """One for each id, in both; a client may read either."""
     stream = new_stream()

@@ -128,6 +128,7 @@ def test_byte_level_deltas_join_whatever_a_model_emits(ids: list[int], skip: boo
         ("as of Llama 2", [f"{SPACE}Hello", "</s>", "ly"], True, ["Hello", "", "ly", ""]),
         ("as of Llama 2", ["ly", "</s>", f"{SPACE}world"], False, ["ly", "</s>", " world", ""]),
         ("as of Llama 2", [SPACE, SPACE, "ly"], True, ["", " ", "ly", ""]),
+        ("as of Llama 2", ["<0x20>"], True, ["", ""]),
         ("as of Llama 2", ["<0xE2>", "<0x82>", "<0xAC>"], True, ["", "", "\u20ac", ""]),
         ("as of Llama 2", ["ly", "<0xE2>", "<0x82>"], True, ["ly", "", "", "\ufffd"]),
         ("as of Gemma", [f"{SPACE}Hello", f"{SPACE}world"], True, [" Hello", " world", ""]),
