@@ -1,11 +1,13 @@
 """A server interceptor: every error of a servicer leaves as a status with details.
 
 Errors raised on purpose are mapped by chunkmesh.status. Anything else is a bug: it becomes
-INTERNAL, and only its type and place are logged, for its text may quote a prompt.
+INTERNAL, and only its type and place are logged, for its text may quote a prompt. A single request
+whose bytes are no message is the caller's mistake.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -13,8 +15,9 @@ from typing import Any, Never, TypeAlias
 
 import grpc
 import structlog
+from google.protobuf.message import DecodeError
 
-from chunkmesh.errors import ChunkMeshError, InvariantViolated
+from chunkmesh.errors import ChunkMeshError, InvalidRequest, InvariantViolated
 from chunkmesh.status import to_status
 
 # Requests and replies of every RPC pass through here, so their types are not known.
@@ -40,11 +43,38 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):
         method = handler_call_details.method
         make, behavior = _parts(handler)
         wrap = _guard_generator if inspect.isasyncgenfunction(behavior) else _guard_coroutine
+        deserialize = handler.request_deserializer
+        if deserialize is not None and not handler.request_streaming:
+            deserialize = _tolerant(deserialize)
         return make(
             wrap(behavior, method),
-            request_deserializer=handler.request_deserializer,
+            request_deserializer=deserialize,
             response_serializer=handler.response_serializer,
         )
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class _Malformed:
+    """What stands for a request that could not be read; gRPC itself would answer UNKNOWN."""
+
+    reason: str
+
+
+def _tolerant(deserialize: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
+    """Let a request that cannot be read reach the guard."""
+
+    def read(data: bytes) -> Any:  # noqa: ANN401 - see _Context
+        try:
+            return deserialize(data)
+        except DecodeError as error:
+            return _Malformed(reason=str(error))
+
+    return read
+
+
+def _check_whole(request: Any) -> None:  # noqa: ANN401 - see _Context
+    if isinstance(request, _Malformed):
+        raise InvalidRequest(f"the request's bytes are no message: {request.reason}")
 
 
 def _parts(handler: _Handler) -> tuple[Callable[..., _Handler], _Behavior]:
@@ -64,6 +94,7 @@ def _parts(handler: _Handler) -> tuple[Callable[..., _Handler], _Behavior]:
 def _guard_coroutine(behavior: _Behavior, method: str) -> _Behavior:
     async def guarded(request: Any, context: _Context) -> Any:  # noqa: ANN401 - see _Context
         try:
+            _check_whole(request)
             return await behavior(request, context)
         except grpc.aio.AbortError:
             raise
@@ -77,6 +108,7 @@ def _guard_generator(behavior: _Behavior, method: str) -> _Behavior:
     async def guarded(request: Any, context: _Context) -> AsyncIterator[Any]:  # noqa: ANN401
         replies = behavior(request, context)
         try:
+            _check_whole(request)
             async for reply in replies:
                 yield reply
         except grpc.aio.AbortError:

@@ -20,6 +20,7 @@ import rich
 import rich.table
 import typer
 
+from chunkmesh import __version__
 from chunkmesh.address import HostPort
 from chunkmesh.errors import ConfigError, InvalidRequest
 from chunkmesh.grpc_client import channel
@@ -43,12 +44,25 @@ app = typer.Typer(
 )
 
 
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(__version__)
+        raise typer.Exit
+
+
 @app.callback()
 def _common(
     context: typer.Context,
     hicache: Annotated[
         str, typer.Option(metavar="HOST:PORT", envvar="CHUNKMESH_HICACHE", help="HiCache server.")
     ] = "127.0.0.1:50071",
+    *,
+    _version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
+        ),
+    ] = False,
 ) -> None:
     context.obj = _address("--hicache", hicache)
 

@@ -4,7 +4,8 @@ A template comes with a model and is not trusted. Bounded are: its size, the siz
 renders, the time it takes (looked at in every loop step, call and piece of output), the length of
 range() and of repeated text, and powers. Not bounded is the memory of a single other expression.
 
-Source: https://huggingface.co/docs/transformers/chat_templating_writing for what templates see.
+Source: https://huggingface.co/docs/transformers/chat_templating_writing for what templates see,
+https://huggingface.co/docs/transformers/chat_templating for continue_final_message.
 """
 
 from __future__ import annotations
@@ -13,9 +14,10 @@ import contextvars
 import dataclasses
 import datetime as dt
 import json
+import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NoReturn
+from typing import Any, Literal, NoReturn
 
 import jinja2
 import jinja2.ext
@@ -32,6 +34,10 @@ _MAX_RANGE = 1 << 20
 _MAX_POWER_BITS = 4096
 _DEADLINE_S = 5.0
 _FIELD = "chat"
+
+ChatEnd = Literal["assistant", "final message", "inside final message"]
+"""Where a rendered chat ends: where the assistant begins to speak, behind the last message with all
+that the template puts there, or inside it, so that the output goes on with it."""
 
 # What a template's own mistakes raise, beside jinja2's errors.
 _TEMPLATE_FAULTS = (
@@ -53,6 +59,19 @@ class ChatMessage:
 
     role: str
     content: str
+
+
+def chat_end(*, add_generation_prompt: bool | None, continue_final_message: bool) -> ChatEnd:
+    """Return where a chat's prompt ends; None stands for an absent field."""
+    if not continue_final_message:
+        return "final message" if add_generation_prompt is False else "assistant"
+    if add_generation_prompt:
+        raise InvalidRequest(
+            "add_generation_prompt and continue_final_message are both set, at most 1 may be: "
+            "either the assistant begins to speak or the last message goes on",
+            field="chat.continue_final_message",
+        )
+    return "inside final message"
 
 
 class ChatTemplate:
@@ -84,17 +103,27 @@ class ChatTemplate:
         self._deadline_s = deadline_s
         self._max_output_chars = max_output_chars
 
-    def render(self, messages: Sequence[ChatMessage]) -> str:
-        """Return the prompt, ending where the assistant is to go on. Blocks up to the deadline.
+    def render(self, messages: Sequence[ChatMessage], end: ChatEnd = "assistant") -> str:
+        """Return the prompt. Blocks up to the deadline.
 
         Raises:
-            InvalidRequest: there are no messages, the template refuses them, or a limit is passed.
+            InvalidRequest: there are no messages, the template refuses them, a limit is passed, or
+                the last message is to go on but the template has changed it.
         """
         if not messages:
             raise InvalidRequest("chat has no messages, at least 1 needed", field=_FIELD)
+        if end != "inside final message":
+            return self._render(messages, add_generation_prompt=end == "assistant")
+        final = messages[-1]
+        mark = f"END{secrets.token_hex(16)}".upper()
+        marked = dataclasses.replace(final, content=f"{final.content}{mark} ")
+        text = self._render([*messages[:-1], marked], add_generation_prompt=False)
+        return _cut_at_mark(text, mark, final.content)
+
+    def _render(self, messages: Sequence[ChatMessage], *, add_generation_prompt: bool) -> str:
         variables = self._special_tokens | {
             "messages": [dataclasses.asdict(message) for message in messages],
-            "add_generation_prompt": True,
+            "add_generation_prompt": add_generation_prompt,
             "tools": None,
             "documents": None,
         }
@@ -120,6 +149,25 @@ class ChatTemplate:
                 )
             text.append(piece)
         return "".join(text)
+
+
+def _cut_at_mark(text: str, mark: str, content: str) -> str:
+    """Return what a template has written up to the end of the final message's content.
+
+    The content was rendered with the mark and a blank behind it. A template that trims what it
+    prints drops the blank; the content's own blanks at its end are dropped then, too.
+    """
+    position = text.rfind(mark)
+    if position < 0 or content.strip() not in text:
+        raise InvalidRequest(
+            "continue_final_message is set, but the chat template does not show the last message "
+            "as it is; send one without what the template takes out, or the rendered text",
+            field=_FIELD,
+        )
+    is_trimmed = not text.startswith(" ", position + len(mark))
+    # A template may print the content more than once.
+    before = text[:position].replace(f"{mark} ", "").replace(mark, "")
+    return before.rstrip() if is_trimmed else before
 
 
 class _BoundedSandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from chunkmesh.errors import InvalidRequest
+from chunkmesh.errors import InvalidRequest, InvariantViolated
 from chunkmesh.layers import LayerRange
-from chunkmesh.logprobs import from_message
+from chunkmesh.logprobs import TokenLogprobs, from_message
 from chunkmesh.pages import TokenIds
 from chunkmesh.v1 import common_pb2
 from chunkmesh.v1 import stage_pb2 as pb
@@ -185,16 +185,31 @@ def acked_from(ack: pb.Ack, stage: int) -> events.Acked:
     """Read an Ack of a stage.
 
     Raises:
-        ValueError: its log-probabilities are not whole.
+        InvariantViolated: its log-probabilities are not whole or not finite.
     """
-    return events.Acked(
-        epoch=ack.epoch,
-        stage=stage,
-        seq_no=ack.seq_no,
-        sampled_ids=tuple(ack.sampled_ids),
-        sampled_logprobs=tuple(map(from_message, ack.sampled_logprobs)),
-        prompt_logprobs=tuple(map(from_message, ack.prompt_logprobs)),
-    )
+    try:
+        return events.Acked(
+            epoch=ack.epoch,
+            stage=stage,
+            seq_no=ack.seq_no,
+            sampled_ids=tuple(ack.sampled_ids),
+            sampled_logprobs=tuple(map(_logprobs_from, ack.sampled_logprobs)),
+            prompt_logprobs=tuple(map(_logprobs_from, ack.prompt_logprobs)),
+        )
+    except ValueError as error:
+        raise InvariantViolated(
+            f"acknowledgement {ack.seq_no} of stage {stage}: log-probabilities: {error}"
+        ) from error
+
+
+def _logprobs_from(message: common_pb2.TokenLogprobs) -> TokenLogprobs:
+    logprobs = from_message(message)
+    if (
+        not np.isfinite(logprobs.logprobs_T).all()
+        or not np.isfinite(logprobs.top_logprobs_Tk).all()
+    ):
+        raise ValueError("not all are finite")
+    return logprobs
 
 
 def times_from(ack: pb.Ack) -> AckTimes:

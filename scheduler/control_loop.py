@@ -18,6 +18,7 @@ from scheduler.cache_calls import CacheCalls
 from scheduler.engine import ROUTE_RETRY_S, Engine
 from scheduler.engine_config import EngineConfig
 from scheduler.hicache_client import HiCacheClient
+from scheduler.metrics import count_preemptions
 from scheduler.request_stream import RequestStream
 from scheduler.worker_stream import WorkerStream
 from scheduler.workers import LOOK_S, Workers, new_registry
@@ -52,6 +53,8 @@ class ControlLoop:
         self._worker_timeout_s = worker_timeout_s
         self._on_ready = on_ready
         self._requests: dict[str, RequestStream] = {}
+        self._num_preemptions = 0
+        """Those that the metric has counted."""
         self._ended = asyncio.Event()
         """Set whenever a request ends."""
 
@@ -66,6 +69,7 @@ class ControlLoop:
                 await asyncio.sleep(LOOK_S)
                 self.workers.look_at_clock(self._worker_timeout_s)
                 self._handle(events.Tick())
+                self._count_preemptions()
                 self._cache.check()
         finally:
             await self._cache.close()
@@ -202,10 +206,17 @@ class ControlLoop:
                 stream.output(action, now_s)
             case actions.Finished():
                 stream.finish(action)
-                self._drop(action.request_id)
+                if stream.has_finished:
+                    self._drop(action.request_id)
             case actions.Failed():
                 stream.fail(action.error)
                 self._drop(action.request_id)
+
+    def _count_preemptions(self) -> None:
+        """Bring the metric up to what the engine has counted, of requests that failed too."""
+        num_preemptions = self.engine.snapshot().num_preemptions
+        count_preemptions(num_preemptions - self._num_preemptions)
+        self._num_preemptions = num_preemptions
 
     def _drop(self, request_id: str) -> None:
         """Forget a request that has ended."""

@@ -48,9 +48,10 @@ class Detokenizer:
         """Return the text of what is pending; an unfinished character is one U+FFFD."""
         if not self._pending:
             return ""
-        text = self._unfinished_bytes()
-        if text is None:
-            text = self._new_text(self._pending)
+        text = self._new_text(self._pending)
+        if _REPLACEMENT in text:
+            bytes_text = self._unfinished_bytes()
+            text = text if bytes_text is None else bytes_text
         self._pending = []
         return text
 

@@ -53,7 +53,9 @@ class GenerationService(generation_pb2_grpc.GenerationServicer):
         arrived_s = time.monotonic()
         request_id = request.request_id or secrets.token_hex(8)
         spec = await self._read(request, request_id)
-        stream = RequestStream(prompt_tokens=len(spec.prompt_ids), arrived_s=arrived_s)
+        stream = RequestStream(
+            prompt_tokens=len(spec.prompt_ids), arrived_s=arrived_s, num_outputs=spec.num_outputs
+        )
         self._check_new(request_id)
         if spec.namespace != self._namespace(request):
             # Its pages' keys would name weights that no longer compute them.

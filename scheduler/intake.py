@@ -14,10 +14,11 @@ from chunkmesh.errors import InvalidRequest
 from chunkmesh.pages import TokenIds, extend_chain
 from chunkmesh.v1 import generation_pb2 as pb
 from scheduler import validation
-from scheduler.chat_template import ChatMessage
+from scheduler.chat_template import ChatMessage, chat_end
 from scheduler.events import RequestSpec
+from scheduler.sampling_params import GivenParams
 from scheduler.tokenizer import Tokenizer
-from scheduler.validation import Door, GivenParams
+from scheduler.validation import Door
 
 _SHORT_BYTES = 4096
 """Prompts up to this size are worked on at once; a hop to a thread would cost more."""
@@ -30,6 +31,11 @@ _OPTIONAL = (
     "min_new_tokens",
     "seed",
     "skip_special_tokens",
+    "frequency_penalty",
+    "presence_penalty",
+    "repetition_penalty",
+    "n",
+    "top_logprobs",
 )
 _Result = TypeVar("_Result")
 
@@ -67,11 +73,12 @@ class Intake:
             min_new_tokens=params.min_new_tokens,
             end_ids=params.end_ids,
             sampling=params.sampling,
-            texts=(
-                self._tokenizer.output_text(
-                    stop=params.stop, skip_special_tokens=params.skip_special_tokens
-                ),
+            texts=self._tokenizer.output_texts(
+                params.num_outputs,
+                stop=params.stop,
+                skip_special_tokens=params.skip_special_tokens,
             ),
+            prompt_top_logprobs=params.prompt_top_logprobs,
         )
 
     async def prompt_ids(self, request: pb.GenerateRequest | pb.TokenizeRequest) -> TokenIds:
@@ -107,11 +114,7 @@ class Intake:
                 validation.check_text(request.text)
                 return self._tokenizer.encode(request.text)
             case "chat":
-                messages = [
-                    ChatMessage(role=each.role, content=each.content)
-                    for each in request.chat.messages
-                ]
-                return self._tokenizer.encode_chat(messages)
+                return self._chat_ids(request.chat)
             case "input_ids":
                 return validation.parse_ids(request.input_ids.ids)
             case "input_ids_le" if isinstance(request, pb.GenerateRequest):
@@ -120,6 +123,15 @@ class Intake:
                 raise InvalidRequest(
                     "no prompt: give one of text, chat, input_ids, input_ids_le", field="input"
                 )
+
+    def _chat_ids(self, chat: pb.Chat) -> TokenIds:
+        """Render and tokenize a chat."""
+        adds = chat.add_generation_prompt if chat.HasField("add_generation_prompt") else None
+        end = chat_end(
+            add_generation_prompt=adds, continue_final_message=chat.continue_final_message
+        )
+        messages = [ChatMessage(role=each.role, content=each.content) for each in chat.messages]
+        return self._tokenizer.encode_chat(messages, end)
 
 
 async def _run(work: Callable[[], _Result], size_bytes: int) -> _Result:
@@ -135,4 +147,7 @@ def _given(params: pb.SamplingParams) -> GivenParams:
         stop=tuple(params.stop),
         stop_token_ids=tuple(params.stop_token_ids),
         ignore_eos=params.ignore_eos,
+        logit_bias=tuple(params.logit_bias.items()),
+        logprobs=params.logprobs,
+        prompt_logprobs=params.prompt_logprobs,
     )

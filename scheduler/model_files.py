@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from chunkmesh.errors import ConfigError
-from scheduler.validation import SamplingDefaults, check_defaults
+from scheduler.sampling_params import SamplingDefaults, check_defaults
 
 _REQUIRED = ("config.json", "tokenizer.json", "tokenizer_config.json")
 Json = dict[str, Any]
@@ -113,16 +113,22 @@ def _eos_ids(generation: Json, config: Json, vocab_size: int, folder: Path) -> f
 
 
 def _sampling_defaults(generation: Json, folder: Path) -> SamplingDefaults:
+    """Take what generation_config.json sets; `"do_sample": false` means greedy."""
+    path = folder / "generation_config.json"
+    do_sample = generation.get("do_sample")
+    if not isinstance(do_sample, bool | None):
+        raise ConfigError(f"{path}: do_sample is {do_sample!r}, must be true or false")
     defaults = SamplingDefaults(
-        temperature=generation.get("temperature"),
+        temperature=0.0 if do_sample is False else generation.get("temperature"),
         top_p=generation.get("top_p"),
         top_k=generation.get("top_k"),
         min_p=generation.get("min_p"),
+        repetition_penalty=generation.get("repetition_penalty"),
     )
     try:
         return check_defaults(defaults)
     except (ValueError, TypeError) as error:
-        raise ConfigError(f"{folder / 'generation_config.json'}: {error}") from error
+        raise ConfigError(f"{path}: {error}") from error
 
 
 def _chat_template(folder: Path, tokenizer_config: Json) -> str | None:

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 
+from chunkmesh.logprobs import TokenLogprobs, join, to_message
+from chunkmesh.v1 import common_pb2
 from chunkmesh.v1 import generation_pb2 as pb
-from scheduler.actions import Finished, Progress
-from scheduler.request_stream import RequestStream, Update
+from scheduler.actions import Finished, Progress, PromptLogprobs
+from scheduler.request_stream import OutputNews, RequestStream
 from scheduler.timeline import MicrobatchTiming
+
+MAX_PROMPT_PART_BYTES = 1 << 20
+"""Of one message with log-probabilities of the prompt: clients of other makers take 4 MiB at most
+unless told otherwise, and writing a larger one would hold up the loop."""
+_MAX_VARINT_BYTES = 5
 
 _REASONS = {
     "stop": pb.FINISH_REASON_STOP,
@@ -22,26 +29,31 @@ async def responses(
     stream: RequestStream,
     timeline: Callable[[], Iterable[MicrobatchTiming]],
 ) -> AsyncIterator[pb.GenerateResponse]:
-    """Yield what the client asked to hear, until the end.
+    """Yield what the client asked to hear, until all outputs have ended.
 
     Raises:
-        ChunkMeshError: the request failed.
+        ChunkMeshError: the request failed; outputs that ended before have been yielded.
     """
-    while True:
+    num_completes = 0
+    while num_completes < len(stream.outputs):
         update = await stream.next_update()
         if update.progress is not None and request.return_progress:
             progress = _progress(update.progress)
             yield pb.GenerateResponse(request_id=request_id, progress=progress)
-        if update.token_ids and request.stream:
-            yield pb.GenerateResponse(request_id=request_id, chunk=_chunk(update, stream))
+        for part in prompt_parts(update.prompt_logprobs):
+            yield pb.GenerateResponse(request_id=request_id, prompt_logprobs=part)
+        for child, news in update.outputs.items():
+            if request.stream and (news.token_ids or news.text):
+                chunk = _chunk(child, news, stream)
+                yield pb.GenerateResponse(request_id=request_id, chunk=chunk)
+            if news.finished is not None:
+                complete = _complete(news.finished, stream)
+                num_completes += 1
+                if request.return_timeline and num_completes == len(stream.outputs):
+                    complete.timeline.extend(_timing(each) for each in timeline())
+                yield pb.GenerateResponse(request_id=request_id, complete=complete)
         if update.error is not None:
             raise update.error
-        if update.finished is not None:
-            complete = _complete(update.finished, stream)
-            if request.return_timeline:
-                complete.timeline.extend(_timing(each) for each in timeline())
-            yield pb.GenerateResponse(request_id=request_id, complete=complete)
-            return
 
 
 def _progress(progress: Progress) -> pb.PromptProgress:
@@ -56,35 +68,71 @@ def _progress(progress: Progress) -> pb.PromptProgress:
     )
 
 
-def _chunk(update: Update, stream: RequestStream) -> pb.GenerateStreamChunk:
+def prompt_parts(news: list[PromptLogprobs]) -> Iterator[pb.PromptLogprobs]:
+    """Write consecutive parts as few messages of at most MAX_PROMPT_PART_BYTES.
+
+    What the parts hold is joined first, for one token a part would drown it in overhead.
+    """
+    if not news:
+        return
+    joined = join([part.logprobs for part in news])
+    per_message = MAX_PROMPT_PART_BYTES // _row_bytes(joined)
+    for first in range(0, len(joined), per_message):
+        rows = slice(first, first + per_message)
+        part = TokenLogprobs(
+            logprobs_T=joined.logprobs_T[rows],
+            top_ids_Tk=joined.top_ids_Tk[rows],
+            top_logprobs_Tk=joined.top_logprobs_Tk[rows],
+        )
+        yield pb.PromptLogprobs(start=news[0].start + first, logprobs=to_message(part))
+
+
+def _row_bytes(logprobs: TokenLogprobs) -> int:
+    """Return how much one token's log-probabilities take at most in a message."""
+    num_top: int = logprobs.top_ids_Tk.shape[1]
+    return 4 + (4 + _MAX_VARINT_BYTES) * num_top
+
+
+def _chunk(child: int, news: OutputNews, stream: RequestStream) -> pb.GenerateStreamChunk:
     """Write new output."""
     return pb.GenerateStreamChunk(
-        text=update.text,
-        token_ids=update.token_ids,
+        text=news.text,
+        token_ids=news.token_ids,
         prompt_tokens=stream.prompt_tokens,
-        completion_tokens=len(stream.output_ids),
+        completion_tokens=news.num_tokens,
         cached_tokens=stream.cached_tokens,
+        index=child,
+        logprobs=_token_logprobs(news.logprobs),
     )
 
 
 def _complete(finished: Finished, stream: RequestStream) -> pb.GenerateComplete:
-    """Write the end."""
+    """Write the end of an output."""
+    output = stream.outputs[finished.child]
     complete = pb.GenerateComplete(
-        text="".join(stream.text_parts),
-        output_ids=stream.output_ids,
+        text="".join(output.text_parts),
+        output_ids=output.ids,
         finish_reason=_REASONS[finished.reason],
         prompt_tokens=stream.prompt_tokens,
-        completion_tokens=len(stream.output_ids),
+        completion_tokens=len(output.ids),
         cached_tokens=finished.cached_tokens,
         chunk_tokens=finished.chunk_tokens,
-        ttft_ms=stream.ttft_ms,
-        e2e_ms=stream.e2e_ms,
+        ttft_ms=output.ttft_ms,
+        e2e_ms=output.e2e_ms,
+        index=finished.child,
+        logprobs=_token_logprobs(output.logprobs),
+        num_preemptions=finished.num_preemptions,
     )
     if finished.matched_stop is not None:
         complete.matched_stop = finished.matched_stop
     if finished.matched_token_id is not None:
         complete.matched_token_id = finished.matched_token_id
     return complete
+
+
+def _token_logprobs(parts: list[TokenLogprobs]) -> common_pb2.TokenLogprobs | None:
+    """Write the log-probabilities of output tokens, if there are any."""
+    return to_message(join(parts)) if parts else None
 
 
 def _timing(timing: MicrobatchTiming) -> pb.MicrobatchTiming:

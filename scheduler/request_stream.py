@@ -4,10 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import itertools
 
 from chunkmesh.errors import ChunkMeshError
+from chunkmesh.logprobs import TokenLogprobs
 from scheduler.actions import Finished, Output, Progress, PromptLogprobs
+from scheduler.output_record import OutputRecord
+
+
+@dataclasses.dataclass(slots=True, kw_only=True)
+class OutputNews:
+    """Everything new of one output since the last update."""
+
+    token_ids: list[int] = dataclasses.field(default_factory=list)
+    text: str = ""
+    logprobs: list[TokenLogprobs] = dataclasses.field(default_factory=list)
+    """Of token_ids, if asked for."""
+    num_tokens: int = 0
+    """Of the output up to these."""
+    finished: Finished | None = None
 
 
 @dataclasses.dataclass(slots=True, kw_only=True)
@@ -17,59 +31,71 @@ class Update:
     progress: Progress | None = None
     """Only the newest."""
     prompt_logprobs: list[PromptLogprobs] = dataclasses.field(default_factory=list)
-    token_ids: list[int] = dataclasses.field(default_factory=list)
-    text: str = ""
-    finished: Finished | None = None
+    outputs: dict[int, OutputNews] = dataclasses.field(default_factory=dict)
+    """By child, those of which there is something new."""
     error: ChunkMeshError | None = None
 
 
 class RequestStream:
-    """Collects one request's events and its times; bounded by the output of the request."""
+    """Collects one request's events and its times.
 
-    def __init__(self, *, prompt_tokens: int, arrived_s: float) -> None:
+    Bounded by the request's outputs and, if asked for, the log-probabilities of its prompt.
+    """
+
+    def __init__(self, *, prompt_tokens: int, arrived_s: float, num_outputs: int = 1) -> None:
         """Begin with nothing to send; times are on the scheduler's monotonic clock."""
         self.prompt_tokens = prompt_tokens
         self.arrived_s = arrived_s
-        self.output_ids: list[int] = []
-        self.text_parts: list[str] = []
         self.cached_tokens = 0
-        self._token_times_s: list[float] = []
+        self.outputs = tuple(OutputRecord(arrived_s=arrived_s) for _ in range(num_outputs))
+        """By child."""
         self._update = Update()
         self._news = asyncio.Event()
-        self._end: Finished | None = None
         self._failure = "gone"
-        """Why it ended without Finished: the error's name, or that the client is gone."""
+        """Why it ended before all outputs did: the error's name, or that the client is gone."""
+
+    @property
+    def has_finished(self) -> bool:
+        """Whether every output has ended as it should."""
+        return all(output.end is not None for output in self.outputs)
+
+    @property
+    def output_tokens(self) -> int:
+        """Tokens of all outputs so far."""
+        return sum(len(output.ids) for output in self.outputs)
 
     @property
     def ttft_ms(self) -> float:
-        """Time from arrival to the first token; 0 without one."""
-        return 1000 * (self._token_times_s[0] - self.arrived_s) if self._token_times_s else 0.0
-
-    @property
-    def e2e_ms(self) -> float:
-        """Time from arrival to the last token; 0 without one."""
-        return 1000 * (self._token_times_s[-1] - self.arrived_s) if self._token_times_s else 0.0
+        """Time from arrival to the first token of any output; 0 without one."""
+        return min((output.ttft_ms for output in self.outputs if output.ids), default=0.0)
 
     @property
     def itl_p50_ms(self) -> float:
-        """Median gap between tokens; 0 with fewer than two."""
-        times = self._token_times_s
-        gaps = sorted(late - early for early, late in itertools.pairwise(times))
+        """Median gap between tokens of the same output; 0 without one."""
+        gaps = sorted(gap for output in self.outputs for gap in output.gaps_s())
         return 1000 * gaps[len(gaps) // 2] if gaps else 0.0
 
     @property
     def finish_reason(self) -> str:
-        """Why it ended: stop, length or abort, else the error's name or "gone"."""
-        return self._end.reason if self._end else self._failure
+        """Why it ended: stop, length or abort, else the error's name or "gone".
+
+        Outputs that ended for different reasons give all of them, as in "length,stop".
+        """
+        ends = [output.end for output in self.outputs if output.end is not None]
+        if len(ends) < len(self.outputs):
+            return self._failure
+        return ",".join(sorted({end.reason for end in ends}))
 
     def summary(self) -> dict[str, str | int | float | None]:
         """Describe the request for its log line, without any of its text."""
-        end = self._end
+        ends = [output.end for output in self.outputs if output.end is not None]
         return {
             "prompt_tokens": self.prompt_tokens,
             "hit_tokens": self.cached_tokens,
-            "num_chunks": len(end.chunk_tokens) if end else None,
-            "output_tokens": len(self.output_ids),
+            "num_chunks": len(ends[0].chunk_tokens) if ends else None,
+            "num_outputs": len(self.outputs),
+            "output_tokens": self.output_tokens,
+            "num_preemptions": sum(end.num_preemptions for end in ends),
             "ttft_ms": round(self.ttft_ms, 1),
             "itl_p50_ms": round(self.itl_p50_ms, 1),
             "finish_reason": self.finish_reason,
@@ -88,19 +114,19 @@ class RequestStream:
 
     def output(self, output: Output, now_s: float) -> None:
         """Take new output."""
-        self._token_times_s.extend(now_s for _ in output.token_ids)
-        self.output_ids.extend(output.token_ids)
-        self.text_parts.append(output.text)
-        self._update.token_ids.extend(output.token_ids)
-        self._update.text += output.text
-        self._news.set()
+        self.outputs[output.child].add(output, now_s)
+        news = self._news_of(output.child)
+        news.token_ids.extend(output.token_ids)
+        news.text += output.text
+        news.num_tokens = len(self.outputs[output.child].ids)
+        if output.logprobs is not None:
+            news.logprobs.append(output.logprobs)
 
     def finish(self, finished: Finished) -> None:
-        """Take the end."""
+        """Take the end of an output."""
         self.cached_tokens = finished.cached_tokens
-        self._end = finished
-        self._update.finished = finished
-        self._news.set()
+        self.outputs[finished.child].end = finished
+        self._news_of(finished.child).finished = finished
 
     def fail(self, error: ChunkMeshError) -> None:
         """Take the end by an error."""
@@ -114,3 +140,8 @@ class RequestStream:
         self._news.clear()
         update, self._update = self._update, Update()
         return update
+
+    def _news_of(self, child: int) -> OutputNews:
+        """Return an output's news, to add to."""
+        self._news.set()
+        return self._update.outputs.setdefault(child, OutputNews())

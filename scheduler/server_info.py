@@ -58,6 +58,7 @@ def server_info(loop: ControlLoop, *, cache_fault: str) -> pb.GetServerInfoRespo
         chunked_prefill_tokens=loop.config.chunked_prefill_tokens,
         cache_fault=cache_fault,
         version=__version__,
+        num_preemptions=now.num_preemptions,
     )
 
 

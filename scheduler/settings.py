@@ -23,7 +23,8 @@ class SchedulerSettings(Settings):
     }
 
     model_path: Path
-    """Hugging Face folder of the model: config.json, tokenizer.json, chat template."""
+    """Hugging Face folder of the model: config.json, tokenizer.json, chat template. `chunkmesh
+    model path` prints the demo model's."""
     served_model_name: str = ""
     """Name that users see; the folder's name if empty."""
     context_length: Annotated[int, Field(ge=1)] | None = None

@@ -30,15 +30,22 @@ class _State:
 class StopMatcher:
     """Searches one output for its stop strings; time is linear in the length of the text."""
 
-    def __init__(self, stops: Sequence[str]) -> None:
+    def __init__(self, stops: Sequence[str], *, prepared: _State | None = None) -> None:
         """Prepare for stop strings, each non-empty; with none, all text passes at once."""
         self.matched_stop: str | None = None
         """The stop string that has matched; the text before it has then been returned."""
-        self._root = _build(stops)
+        self._root = _build(stops) if prepared is None else prepared
         self._state = self._root
         self._held = ""
         self._candidate: tuple[int, str] | None = None
         """Where in _held the best complete stop string begins, and which it is."""
+
+    def fresh(self) -> StopMatcher:
+        """Return a matcher of the same stop strings for another text.
+
+        What they were prepared into is shared: thousands of states for long ones.
+        """
+        return StopMatcher((), prepared=self._root)
 
     def push(self, text: str) -> str:
         """Take new text; return what can no longer become part of a stop string.

@@ -13,7 +13,7 @@ import tokenizers
 
 from chunkmesh.errors import ConfigError, InvalidRequest
 from chunkmesh.pages import TokenIds
-from scheduler.chat_template import ChatMessage, ChatTemplate
+from scheduler.chat_template import ChatEnd, ChatMessage, ChatTemplate
 from scheduler.detokenizer import Detokenizer
 from scheduler.model_files import Json, ModelFiles
 from scheduler.output_text import OutputText
@@ -67,8 +67,8 @@ class Tokenizer:
             return body
         return np.concatenate([np.array([self._bos_id], dtype=np.uint32), body])
 
-    def encode_chat(self, messages: Sequence[ChatMessage]) -> TokenIds:
-        """Return the ids of a chat, ending where the assistant is to go on. Blocks as encode does.
+    def encode_chat(self, messages: Sequence[ChatMessage], end: ChatEnd = "assistant") -> TokenIds:
+        """Return the ids of a chat. Blocks as encode does.
 
         Raises:
             InvalidRequest: the model has no chat template, or it refuses these messages, or what it
@@ -76,7 +76,7 @@ class Tokenizer:
         """
         if self._template is None:
             raise InvalidRequest("the model has no chat template; send text instead", field="chat")
-        text = self._template.render(messages)
+        text = self._template.render(messages, end)
         self._check_length(text, field="chat")
         return self._encode(text, add_special_tokens=False)
 
@@ -85,9 +85,20 @@ class Tokenizer:
         return self._tokenizer.decode(list(ids), skip_special_tokens=skip_special_tokens)
 
     def output_text(self, *, stop: Sequence[str], skip_special_tokens: bool) -> OutputText:
-        """Return a fresh sink for one request's output."""
+        """Return a fresh sink for one request's only output."""
+        (text,) = self.output_texts(1, stop=stop, skip_special_tokens=skip_special_tokens)
+        return text
+
+    def output_texts(
+        self, num_outputs: int, *, stop: Sequence[str], skip_special_tokens: bool
+    ) -> tuple[OutputText, ...]:
+        """Return a fresh sink for each of one request's outputs."""
         skipped_ids = self._special_ids if skip_special_tokens else frozenset[int]()
-        return OutputText(Detokenizer(self._tokenizer, skipped_ids), StopMatcher(stop))
+        stops = StopMatcher(stop)
+        return tuple(
+            OutputText(Detokenizer(self._tokenizer, skipped_ids), stops.fresh())
+            for _ in range(num_outputs)
+        )
 
     def _check_length(self, text: str, *, field: str) -> None:
         if self._max_chars is not None and len(text) > self._max_chars:

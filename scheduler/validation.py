@@ -7,15 +7,21 @@ a million ids, so they are looked at with numpy only.
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Sequence
-from typing import TypeVar
 
 import numpy as np
 
 from chunkmesh.errors import InvalidRequest
+from chunkmesh.grpc_options import MAX_MESSAGE_BYTES
 from chunkmesh.pages import TokenIds
 from scheduler.events import Sampling
+from scheduler.sampling_params import (
+    GivenParams,
+    SamplingDefaults,
+    check_num_outputs,
+    check_sampling,
+    check_top_logprobs,
+)
 
 MAX_REQUEST_ID_CHARS = 128
 MAX_STOP_STRINGS = 16
@@ -23,17 +29,10 @@ MAX_STOP_CHARS = 256
 MAX_STOP_IDS = 256
 DEFAULT_MAX_NEW_TOKENS = 128
 
-_T = TypeVar("_T")
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class SamplingDefaults:
-    """What the model's generation_config.json says; None where it says nothing."""
-
-    temperature: float | None = None
-    top_p: float | None = None
-    top_k: int | None = None
-    min_p: float | None = None
+_TOKEN_BYTES = 20
+"""Room that one output token may need in the complete message for its id, text and probability."""
+_TOP_BYTES = 8
+"""And for each of the most likely ids at its position."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,24 +44,7 @@ class Door:
     """Longest prompt and output together, in tokens."""
     eos_ids: frozenset[int]
     """The model's own end tokens."""
-    defaults: SamplingDefaults = SamplingDefaults()
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class GivenParams:
-    """SamplingParams as the client sent them; None where a field is absent."""
-
-    temperature: float | None = None
-    top_p: float | None = None
-    top_k: int | None = None
-    min_p: float | None = None
-    max_new_tokens: int | None = None
-    min_new_tokens: int | None = None
-    stop: tuple[str, ...] = ()
-    stop_token_ids: tuple[int, ...] = ()
-    ignore_eos: bool = False
-    seed: int | None = None
-    skip_special_tokens: bool | None = None
+    defaults: SamplingDefaults = dataclasses.field(default_factory=SamplingDefaults)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +59,10 @@ class CheckedParams:
     stop: tuple[str, ...]
     end_ids: frozenset[int]
     skip_special_tokens: bool
+    num_outputs: int
+    """>= 1."""
+    prompt_top_logprobs: int | None
+    """Most likely ids to tell with the prompt's log-probabilities, if those are wanted."""
 
 
 def check_request_id(request_id: str) -> None:
@@ -142,34 +128,32 @@ def check_params(
     _check_stop(given.stop)
     _check_stop_ids(given.stop_token_ids, door.vocab_size)
     eos_ids: frozenset[int] = frozenset() if given.ignore_eos else door.eos_ids
+    top_logprobs = check_top_logprobs(given, door.vocab_size)
+    if given.logprobs:
+        _check_complete_bytes(max_new, top_logprobs)
     return CheckedParams(
-        sampling=_check_sampling(given, door, drawn_seed),
+        sampling=check_sampling(
+            given, door.defaults, vocab_size=door.vocab_size, drawn_seed=drawn_seed
+        ),
         max_new_tokens=max_new,
         min_new_tokens=min_new,
         stop=tuple(dict.fromkeys(given.stop)),
         end_ids=eos_ids | frozenset(given.stop_token_ids),
         skip_special_tokens=given.skip_special_tokens is not False,
+        num_outputs=check_num_outputs(given),
+        prompt_top_logprobs=top_logprobs if given.prompt_logprobs else None,
     )
 
 
-def check_defaults(defaults: SamplingDefaults) -> SamplingDefaults:
-    """Return a model's defaults, with a top_k that keeps all written as 0.
-
-    Raises:
-        ValueError: a value is outside its range.
-        TypeError: a value is no number.
-    """
-    top_k = defaults.top_k
-    checked = dataclasses.replace(defaults, top_k=None if top_k is None else max(int(top_k), 0))
-    for name, value in (
-        ("temperature", checked.temperature),
-        ("top_p", checked.top_p),
-        ("min_p", checked.min_p),
-    ):
-        fault = None if value is None else _fault(name, value)
-        if fault:
-            raise ValueError(fault)
-    return checked
+def _check_complete_bytes(max_new_tokens: int, top_logprobs: int) -> None:
+    """Refuse an output whose log-probabilities no complete message could carry at the end."""
+    most_tokens = MAX_MESSAGE_BYTES // (_TOKEN_BYTES + _TOP_BYTES * top_logprobs)
+    if max_new_tokens > most_tokens:
+        raise InvalidRequest(
+            f"max_new_tokens is {max_new_tokens} with logprobs and {top_logprobs} top_logprobs, "
+            f"of which one message holds at most {most_tokens} tokens",
+            field="sampling_params.top_logprobs",
+        )
 
 
 def _check_lengths(given: GivenParams, room: int) -> tuple[int, int]:
@@ -216,48 +200,3 @@ def _check_stop_ids(ids: tuple[int, ...], vocab_size: int) -> None:
                 f"{vocab_size}",
                 field=field,
             )
-
-
-def _check_sampling(given: GivenParams, door: Door, drawn_seed: int) -> Sampling:
-    """Take each value from the request, else from the model's defaults, else keep everything."""
-    defaults = door.defaults
-    top_k = _first(given.top_k, defaults.top_k, 0)
-    seed = drawn_seed if given.seed is None else given.seed
-    if top_k < 0:
-        raise InvalidRequest(f"top_k is {top_k}, must be >= 0", field="sampling_params.top_k")
-    if not 0 <= seed < 2**64:
-        raise InvalidRequest(
-            f"seed is {seed}, must be within 64 bits and >= 0", field="sampling_params.seed"
-        )
-    return Sampling(
-        temperature=_checked("temperature", _first(given.temperature, defaults.temperature, 1.0)),
-        top_p=_checked("top_p", _first(given.top_p, defaults.top_p, 1.0)),
-        top_k=min(top_k, door.vocab_size),
-        min_p=_checked("min_p", _first(given.min_p, defaults.min_p, 0.0)),
-        seed=seed,
-    )
-
-
-def _first(given: _T | None, default: _T | None, otherwise: _T) -> _T:
-    for value in (given, default):
-        if value is not None:
-            return value
-    return otherwise
-
-
-def _checked(name: str, value: float) -> float:
-    fault = _fault(name, value)
-    if fault:
-        raise InvalidRequest(fault, field=f"sampling_params.{name}")
-    return value
-
-
-def _fault(name: str, value: float) -> str | None:
-    """Say what is wrong with a sampling value, or None."""
-    if name == "temperature" and not (math.isfinite(value) and value >= 0):
-        return f"temperature is {value:g}, must be finite and >= 0 (0 means greedy)"
-    if name == "top_p" and not 0 < value <= 1:
-        return f"top_p is {value:g}, must be above 0 and at most 1"
-    if name == "min_p" and not 0 <= value <= 1:
-        return f"min_p is {value:g}, must be from 0 to 1"
-    return None

@@ -162,13 +162,18 @@ class Workers:
         return registry.route.index(worker_id) if stands else None
 
     def _hear_ack(self, worker_id: str, ack: pb.Ack) -> None:
-        """Record when a stage worked, and let the engine go on."""
+        """Record when a stage worked, and let the engine go on.
+
+        Raises:
+            InvariantViolated: the worker broke the protocol.
+        """
         stage = self._stage_of(worker_id)
         if stage is None or ack.epoch != self.registry.epoch:
             return
+        acked = codec.acked_from(ack, stage)
         times = codec.times_from(ack)
         self.timeline.acked(stage, ack.seq_no, times, heard_s=time.monotonic())
-        self._on_event(codec.acked_from(ack, stage))
+        self._on_event(acked)
 
     def _hear_cache(self, worker_id: str, message: pb.AttachRequest) -> None:
         """Let the engine know what a stage has read or written."""

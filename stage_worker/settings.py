@@ -23,7 +23,8 @@ class WorkerSettings(Settings):
     }
 
     model_path: Path
-    """Hugging Face folder of the model: config.json and safetensors."""
+    """Hugging Face folder of the model: config.json and safetensors. `chunkmesh model path` prints
+    the demo model's."""
     layers: Layers
     """Decoder layers to serve: 15-29 includes layer 29, 15:30 means the same."""
     peer: Address | None = None

@@ -52,6 +52,12 @@ class Mesh:
         assert responses[-1].WhichOneof("event") == "complete"
         return responses
 
+    async def stands(self) -> None:
+        """Wait until a route stands."""
+        async with asyncio.timeout(20):
+            while self.control_loop.unready_reason():
+                await asyncio.sleep(0.01)
+
     async def at_rest(self) -> None:
         """Wait until nothing is running, waiting or in flight and every page is free."""
         async with asyncio.timeout(10):
@@ -101,7 +107,7 @@ async def mesh(
                 channel=to_scheduler,
                 stub=generation_pb2_grpc.GenerationStub(to_scheduler),
             )
-            await _stands(running_mesh)
+            await running_mesh.stands()
             yield running_mesh
         for worker in workers:
             worker.cancel()
@@ -126,10 +132,3 @@ async def run_worker(
         on_ready=lambda _ready: None,
     )
     await worker.run([scheduler])
-
-
-async def _stands(running_mesh: Mesh) -> None:
-    """Wait until a route stands."""
-    async with asyncio.timeout(20):
-        while running_mesh.control_loop.unready_reason():
-            await asyncio.sleep(0.01)

@@ -12,8 +12,9 @@ import typer
 from chunkmesh.cli.answer import follow
 from chunkmesh.cli.exits import EXIT_FAILURE, parse_server, print_error, reported
 from chunkmesh.cli.flags import MAX_UINT32, CacheSalt, Seed, Server, Temperature, TopK, TopP
-from chunkmesh.cli.generate_request import SamplingOptions, chat_of
+from chunkmesh.cli.generate_request import chat_of
 from chunkmesh.cli.generation_client import GenerationClient
+from chunkmesh.cli.sampling_flags import SamplingOptions
 from chunkmesh.errors import ChunkMeshError
 from chunkmesh.v1 import generation_pb2 as pb
 
@@ -92,7 +93,7 @@ def _turn(
     """Write one answer and return it; None if it was stopped or failed and talk goes on."""
     try:
         with closing(client.generate(request)) as replies:
-            return follow(replies, text_to=sys.stdout).text
+            return follow(replies, text_to=sys.stdout).outputs[0].text
     except KeyboardInterrupt:
         if not interactive:
             raise

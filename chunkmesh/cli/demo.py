@@ -92,7 +92,7 @@ def _run(client: GenerationClient, name: str, chat: pb.Chat) -> Run:
         return_timeline=True,
     )
     with closing(client.generate(request)) as replies:
-        return Run(name=name, complete=follow(replies, text_to=sys.stdout))
+        return Run(name=name, complete=follow(replies, text_to=sys.stdout).outputs[0])
 
 
 def _report(runs: tuple[Run, ...], links: str, picture: Path) -> None:

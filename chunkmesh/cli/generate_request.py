@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import sys
 from pathlib import Path
@@ -13,24 +12,6 @@ from chunkmesh.errors import ConfigError
 from chunkmesh.v1 import generation_pb2 as pb
 
 _ID_LIMIT = 1 << 32
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class SamplingOptions:
-    """Sampling flags; None leaves the choice to the model and the scheduler."""
-
-    max_new_tokens: int | None = None
-    temperature: float | None = None
-    top_p: float | None = None
-    top_k: int | None = None
-    min_p: float | None = None
-    seed: int | None = None
-    stop: tuple[str, ...] = ()
-    ignore_eos: bool = False
-
-    def message(self) -> pb.SamplingParams:
-        """Return the message."""
-        return pb.SamplingParams(**dataclasses.asdict(self))
 
 
 def read_prompt(path: Path) -> str:

@@ -138,7 +138,10 @@ Global___Chat: _TypeAlias = Chat  # noqa: Y015
 
 @_typing.final
 class SamplingParams(_message.Message):
-    """How tokens are chosen. An absent field takes the model's generation_config, then the default here."""
+    """How tokens are chosen. An absent field takes what the model's generation_config.json says of
+    temperature (0 if it says "do_sample": false), top_p, top_k, min_p or repetition_penalty, then the
+    default here.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 

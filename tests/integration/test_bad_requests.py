@@ -35,6 +35,25 @@ BAD: list[tuple[Mapping[str, Any], str, tuple[str, ...]]] = [
     ({"min_new_tokens": 9, "max_new_tokens": 8}, "sampling_params.min_new_tokens", ("9", "8")),
     ({"stop": [""]}, "sampling_params.stop", ("0 characters",)),
     ({"stop_token_ids": [151_645]}, "sampling_params.stop_token_ids", ("151645", "264")),
+    ({"logit_bias": {300: -100.0}}, "sampling_params.logit_bias", ("300", "264")),
+    ({"logit_bias": {65: float("nan")}}, "sampling_params.logit_bias", ("65", "nan", "100")),
+    ({"frequency_penalty": 3.0}, "sampling_params.frequency_penalty", ("3", "-2 to 2")),
+    ({"presence_penalty": float("inf")}, "sampling_params.presence_penalty", ("inf", "-2 to 2")),
+    ({"repetition_penalty": -1.0}, "sampling_params.repetition_penalty", ("-1", "at most 10")),
+    ({"n": 0}, "sampling_params.n", ("0", "1 to 128")),
+    ({"top_logprobs": 5}, "sampling_params.top_logprobs", ("5", "logprobs")),
+    ({"logprobs": True, "top_logprobs": 21}, "sampling_params.top_logprobs", ("21", "20")),
+    (
+        {
+            "chat": pb.Chat(
+                messages=[pb.ChatMessage(role="user", content="x")],
+                add_generation_prompt=True,
+                continue_final_message=True,
+            )
+        },
+        "chat.continue_final_message",
+        ("add_generation_prompt", "at most 1"),
+    ),
 ]
 
 
@@ -128,6 +147,22 @@ async def test_weights_that_change_while_a_prompt_is_read(
             await running.stub.Generate(pb.GenerateRequest(text="x"), timeout=5).read()
         assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
         assert [] == stages[0].microbatches
+
+
+async def test_bytes_that_are_no_message_are_the_callers_mistake(tmp_path: Path) -> None:
+    """A client of another version or a broken one must not look like a bug of the scheduler."""
+    folder = write_bytes_folder(tmp_path / "m", config={"num_hidden_layers": 1})
+    async with mesh(folder, scripted_stages(1, Script())) as running:
+        service = "/chunkmesh.v1.Generation"
+        channel: Any = running.channel
+        calls = (
+            channel.unary_stream(f"{service}/Generate")(b"\xff\xff").read(),
+            channel.unary_unary(f"{service}/Tokenize")(b"\x0a\x01\xff"),
+        )
+        for call in calls:
+            with pytest.raises(grpc.aio.AioRpcError, match="no message") as refused:
+                await call
+            assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
 def violated_field(error: grpc.aio.AioRpcError) -> str:

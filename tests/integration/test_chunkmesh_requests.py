@@ -18,6 +18,8 @@ from typer.testing import CliRunner, Result
 from chunkmesh import __version__
 from chunkmesh.cli.__main__ import app
 from chunkmesh.errors import InvalidRequest, Overloaded, StageUnavailable
+from chunkmesh.v1 import common_pb2
+from chunkmesh.v1 import generation_pb2 as pb
 from tests.fake_generation import FakeGeneration, script
 
 _TIMEOUT_S = 30
@@ -56,20 +58,118 @@ def test_generate_sends_only_the_flags_that_were_given(server: FakeGeneration) -
     assert request.cache_salt == "mine"
 
 
+def test_generate_sends_every_sampling_flag(server: FakeGeneration) -> None:
+    """Whatever the contract knows can be tried from the command line."""
+    _run("generate", "x", "--server", server.address, "--json", "--n", "1",
+         "--min-new-tokens", "1", "--max-new-tokens", "9", "--top-p", "0.5", "--min-p", "0.25",
+         "--temperature", "1", "--top-k", "2", "--seed", "3", "--stop", "a",
+         "--frequency-penalty", "-1.5", "--presence-penalty", "0.5", "--repetition-penalty", "1.25",
+         "--logit-bias", "7=-100", "--logit-bias", "300=1.5", "--stop-token-id", "5",
+         "--stop-token-id", "6", "--keep-special-tokens", "--ignore-eos",
+         "--logprobs", "--prompt-logprobs", "--top-logprobs", "4")  # fmt: skip
+    sent = server.requests[0].sampling_params
+    given = {field.name for field, _ in sent.ListFields()} | {"skip_special_tokens"}
+    assert given == set(pb.SamplingParams.DESCRIPTOR.fields_by_name)
+    assert sent.HasField("skip_special_tokens")
+    assert not sent.skip_special_tokens
+    assert (dict(sent.logit_bias), list(sent.stop_token_ids)) == ({7: -100.0, 300: 1.5}, [5, 6])
+    penalties = (sent.frequency_penalty, sent.presence_penalty, sent.repetition_penalty)
+    assert penalties == (-1.5, 0.5, 1.25)
+    assert (sent.n, sent.top_logprobs) == (1, 4)
+
+
+@pytest.mark.parametrize("bias", ["7", "=1", "7=", "x=1", "7=high", "-1=2", "4294967296=1"])
+def test_generate_refuses_a_bias_that_is_none(bias: str) -> None:
+    """A slip is shown with the form that is wanted, before anything is sent."""
+    result = _run("generate", "x", f"--logit-bias={bias}")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "--logit-bias" in result.stderr
+
+
+def test_generate_refuses_logprobs_that_it_would_not_show() -> None:
+    """Text for people has no place for them."""
+    result = _run("generate", "x", "--logprobs")
+    assert result.exit_code == 2
+    assert "--json" in result.stderr
+
+
+def test_several_outputs_are_labelled(server: FakeGeneration) -> None:
+    """Their chunks come interleaved, so each is shown whole, as soon as it has ended."""
+    server.replies = [*completed(1, "second"), *completed(0, "first")]
+    result = _run("generate", "x", "--n", "2", "--server", server.address)
+    assert (result.exit_code, result.stdout) == (0, "[1] second\n[0] first\n")
+    assert server.requests[0].sampling_params.n == 2
+    assert not server.requests[0].stream
+
+
+def test_json_of_several_outputs_lists_them_by_index(server: FakeGeneration) -> None:
+    """Scripts find the prompt's share once and each output's own."""
+    server.replies = [*completed(1, "second"), *completed(0, "first")]
+    result = _run("generate", "x", "--json", "--n", "2", "--server", server.address)
+    assert [(0, "first"), (1, "second")] == [
+        (output["index"], output["text"]) for output in json.loads(result.stdout)["outputs"]
+    ]
+
+
+def test_json_tells_log_probabilities(server: FakeGeneration) -> None:
+    """By position, with the digits that they have; the first prompt token has none."""
+    top = common_pb2.TokenLogprobs(
+        logprobs=[-0.440189, -1.44], num_top=1, top_ids=[65, 66], top_logprobs=[-0.1, -0.2]
+    )
+    bare = common_pb2.TokenLogprobs(logprobs=[-3.5])
+    complete = pb.GenerateComplete(text="AB", output_ids=[65, 7], logprobs=top, ttft_ms=12.3456789)
+    server.replies = [
+        pb.GenerateResponse(prompt_logprobs=pb.PromptLogprobs(start=1, logprobs=bare)),
+        pb.GenerateResponse(prompt_logprobs=pb.PromptLogprobs(start=2, logprobs=bare)),
+        pb.GenerateResponse(complete=complete),
+    ]
+    result = _run("generate", "x", "--json", "--logprobs", "--prompt-logprobs",
+                  "--server", server.address)  # fmt: skip
+    fields = json.loads(result.stdout)
+    assert fields["logprobs"] == [
+        {"token_id": 65, "logprob": -0.440189, "top": [{"token_id": 65, "logprob": -0.1}]},
+        {"token_id": 7, "logprob": -1.44, "top": [{"token_id": 66, "logprob": -0.2}]},
+    ]
+    position = {"logprob": -3.5, "top": []}
+    assert fields["prompt_logprobs"] == [None, position, position]
+    assert fields["ttft_ms"] == 12.3
+
+
+def test_an_answer_may_be_begun(server: FakeGeneration) -> None:
+    """The model goes on inside the assistant's message."""
+    _run("generate", "hi", "--chat", "--answer-start", "Well, ", "--server", server.address)
+    chat = server.requests[0].chat
+    assert [(m.role, m.content) for m in chat.messages] == [("user", "hi"), ("assistant", "Well, ")]
+    assert chat.continue_final_message
+    assert _run("generate", "hi", "--answer-start", "x").exit_code == 2
+
+
+def completed(index: int, text: str) -> list[pb.GenerateResponse]:
+    """Return one output's chunk and end."""
+    return [
+        pb.GenerateResponse(chunk=pb.GenerateStreamChunk(text=text, index=index)),
+        pb.GenerateResponse(complete=pb.GenerateComplete(text=text, index=index)),
+    ]
+
+
 def test_generate_json_has_exactly_the_promised_fields(server: FakeGeneration) -> None:
     """Scripts parse this object."""
     server.replies = script("a\u00e9", cached=16)
     result = _run("generate", "x", "--json", "--server", server.address)
     assert json.loads(result.stdout) == {
+        "index": 0,
         "text": "a\u00e9",
         "output_ids": [5, 6, 7],
         "prompt_tokens": 100,
         "cached_tokens": 16,
         "completion_tokens": 3,
         "finish_reason": "length",
+        "matched_stop": None,
+        "matched_token_id": None,
         "ttft_ms": 12.5,
         "e2e_ms": 20.0,
         "chunks": [64, 20],
+        "num_preemptions": 0,
     }
     assert not server.requests[0].stream
 

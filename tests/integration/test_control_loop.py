@@ -59,9 +59,9 @@ async def test_the_late_end_of_a_call_does_not_end_the_next_request_of_its_id(
         loop.forget("same", first)
         assert loop.is_running("same")
         async with asyncio.timeout(10):
-            while (update := await second.next_update()).finished is None:
-                assert update.error is None
-        assert update.finished.reason == "length"
+            while not second.has_finished:
+                assert (await second.next_update()).error is None
+        assert second.finish_reason == "length"
         assert len(loop.workers.timeline.take("same")) == 5
         await made.at_rest()
 

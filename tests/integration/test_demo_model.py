@@ -57,6 +57,20 @@ def test_chats_equal_transformers(folder: Path, ours: Tokenizer) -> None:
         assert ours.encode_chat(messages).tolist() == expected
 
 
+@pytest.mark.parametrize("final", ["The sky is", "The sky is  ", "user", "", "a\n\n", "<|im_end|>"])
+def test_continued_chats_equal_transformers(folder: Path, ours: Tokenizer, final: str) -> None:
+    """The prompt must end inside the last message, whatever it ends with."""
+    theirs = AutoTokenizer.from_pretrained(folder)
+    for chat in CHATS:
+        dicts = [{"role": role, "content": content} for role, content in chat]
+        dicts.append({"role": "assistant", "content": final})
+        messages = [ChatMessage(**each) for each in dicts]
+        expected = theirs.apply_chat_template(dicts, continue_final_message=True)["input_ids"]
+        assert ours.encode_chat(messages, "inside final message").tolist() == expected
+        expected = theirs.apply_chat_template(dicts, add_generation_prompt=False)["input_ids"]
+        assert ours.encode_chat(messages, "final message").tolist() == expected
+
+
 @pytest.mark.parametrize("text", TEXTS)
 def test_streamed_text_equals_the_prompt(ours: Tokenizer, text: str) -> None:
     """Text to ids and back, one id at a time, changes nothing."""

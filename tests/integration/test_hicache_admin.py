@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from chunkmesh import __version__
 from chunkmesh.grpc_client import channel
 from chunkmesh.kv_store import KvStore
 from chunkmesh.pages import extend_chain
@@ -125,6 +126,11 @@ async def admin(*arguments: str) -> Ended:
         raise
     assert process.returncode is not None
     return Ended(status=process.returncode, output=output.decode(), errors=errors.decode())
+
+
+def test_version() -> None:
+    """--version prints the version alone and asks nobody."""
+    assert CliRunner().invoke(app, ["--version"]).stdout == f"{__version__}\n"
 
 
 async def test_stats(hicache: str) -> None:

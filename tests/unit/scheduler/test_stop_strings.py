@@ -96,3 +96,14 @@ def test_time_is_linear_where_every_letter_may_begin_a_stop() -> None:
     sent = sum(len(matcher.push("a")) for _ in range(100_000)) + len(matcher.flush())
     assert sent == 100_000
     assert time.process_time() - started < 10
+
+
+def test_a_fresh_matcher_shares_the_stop_strings_but_no_text() -> None:
+    """Each output of one request is searched on its own; preparing is paid once."""
+    first = StopMatcher(["two th"])
+    second = first.fresh()
+    assert first.push("one two t") == "one "
+    assert (second.push("hree"), second.flush()) == ("hree", "")
+    assert (first.push("hree"), first.matched_stop) == ("", "two th")
+    assert second.matched_stop is None
+    assert second._root is first._root

@@ -98,6 +98,26 @@ def test_the_models_sampling_defaults_are_read(tmp_path: Path) -> None:
     assert (defaults.temperature, defaults.top_p, defaults.top_k) == (0.6, None, 20)
 
 
+@pytest.mark.parametrize(
+    ("fields", "temperature"),
+    [
+        ({"do_sample": False}, 0.0),
+        ({"do_sample": False, "temperature": 0.6}, 0.0),
+        ({"do_sample": True, "temperature": 0.6}, 0.6),
+        ({"do_sample": True}, None),
+        ({}, None),
+    ],
+)
+def test_a_model_that_says_not_to_sample_is_greedy(
+    tmp_path: Path, fields: dict[str, object], temperature: float | None
+) -> None:
+    """As in transformers; a file that says nothing leaves the choice to the contract's default."""
+    folder = write_bytes_folder(tmp_path)
+    set_field(folder, "generation_config.json", repetition_penalty=1.1, **fields)
+    defaults = read_model_files(folder).sampling_defaults
+    assert (defaults.temperature, defaults.repetition_penalty) == (temperature, 1.1)
+
+
 def test_a_template_file_comes_before_the_field(tmp_path: Path) -> None:
     """New models keep the template in a file of its own."""
     folder = write_bytes_folder(tmp_path)
@@ -137,6 +157,8 @@ def test_missing_files_are_named_all_at_once(tmp_path: Path) -> None:
         ("generation_config.json", {"eos_token_id": [264]}, r"eos_token_id is \[264\].* below 264"),
         ("generation_config.json", {"top_p": 7}, "top_p is 7"),
         ("generation_config.json", {"temperature": "hot"}, "generation_config"),
+        ("generation_config.json", {"do_sample": "no"}, "do_sample is 'no', must be true or false"),
+        ("generation_config.json", {"repetition_penalty": -1}, "repetition_penalty is -1"),
         ("tokenizer_config.json", {"chat_template": 3}, "chat_template is no text"),
     ],
 )

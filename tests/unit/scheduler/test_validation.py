@@ -11,12 +11,10 @@ import numpy as np
 import pytest
 
 from chunkmesh.errors import InvalidRequest
+from scheduler.sampling_params import GivenParams, SamplingDefaults, check_defaults
 from scheduler.validation import (
     CheckedParams,
     Door,
-    GivenParams,
-    SamplingDefaults,
-    check_defaults,
     check_params,
     check_prompt,
     check_request_id,
