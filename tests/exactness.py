@@ -17,6 +17,9 @@ from tests.reference import Answer, Reference
 TOLERANCE = 1e-4
 """Largest difference of logits allowed, as a part of their range."""
 
+NEAR_TIE = 2e-5
+"""Two best logits closer than this, as a part of the range, may change places by rounding."""
+
 
 class Expected:
     """What transformers answers to one prompt."""
@@ -59,6 +62,13 @@ def logits_error(expected_nV: torch.Tensor, actual_nV: torch.Tensor) -> float:
     """Return the largest difference as a part of the range of what was expected."""
     span = float(expected_nV.max() - expected_nV.min())
     return float((actual_nV - expected_nV).abs().max()) / span
+
+
+def has_near_tie(answer: Answer) -> bool:
+    """Return whether rounding might choose another id somewhere."""
+    best_n2 = answer.logits_nV.topk(2, dim=1).values
+    span = float(answer.logits_nV.max() - answer.logits_nV.min())
+    return float((best_n2[:, 0] - best_n2[:, 1]).min()) < NEAR_TIE * span
 
 
 def check_model(model_path: pathlib.Path, prompt: Sequence[int], num_tokens: int = 12) -> None:

@@ -12,12 +12,12 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import HealthCheck, Phase, assume, given, settings
 from hypothesis import strategies as st
 
 from stage_worker.model_stage import load_stage
 from stage_worker.stage import Stage
-from tests.exactness import check_same
+from tests.exactness import check_same, has_near_tie
 from tests.interleaved_jobs import Job, run_jobs
 from tests.pipeline_of_stages import PipelineOfStages
 from tests.random_ids import make_prompt
@@ -158,6 +158,7 @@ def test_many_runs_equal_the_whole(model: TinyModel, run: Run) -> None:
 def check_run(model: TinyModel, run: Run) -> None:
     """Compare the whole model, a cold run, and one that goes on from the cold one's pages."""
     expected = [model.answer(each.prompt, each.num_tokens) for each in run.asked]
+    assume(not any(map(has_near_tie, expected)))
     for each, answer in zip(run.asked, expected, strict=True):
         check_same(answer, whole_answer(model, each))
     pages = cold_run(model, run, expected)
