@@ -90,7 +90,10 @@ class KvPool:
             self._pool_LPHSD[:, :, :, write : write + num_tokens].copy_(page)
 
     def read_page(self, layer: int, page_id: int) -> npt.NDArray[np.uint8]:
-        """Return a copy of a page's bytes in one layer (index in the stage)."""
+        """Return a page's bytes in one layer (index in the stage); a view where they lie together.
+
+        That is so for latents; whoever keeps them longer than the page is pinned copies them.
+        """
         page_PnHD = self._page(layer, page_id).transpose(1, 2).contiguous()
         return page_PnHD.view(torch.uint8).reshape(-1).numpy()
 

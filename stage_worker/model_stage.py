@@ -152,7 +152,7 @@ class ModelStage:
         return self._owned_pool().page_layer_bytes
 
     def read_page(self, layer: int, page_id: int) -> npt.NDArray[np.uint8]:
-        """Return a copy of a page's bytes in one layer (absolute index): K, then V."""
+        """Return a page's bytes in one layer (absolute index): K, then V; see KvPool.read_page."""
         return self._owned_pool().read_page(layer - self.description.first_layer, page_id)
 
     def write_page(self, layer: int, page_id: int, data: npt.NDArray[np.uint8]) -> None:

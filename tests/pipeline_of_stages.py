@@ -60,6 +60,15 @@ class PipelineOfStages:
         for stage in self.stages:
             stage.allocate(num_pages=num_pages, page_tokens=page_tokens)
 
+    @property
+    def num_layers(self) -> int:
+        """Layers of the whole model."""
+        return self.stages[0].description.model_layers
+
+    def stage_of(self, layer: int) -> Stage:
+        """Return the stage that holds a layer."""
+        return next(each for each in self.stages if layer < each.description.last_layer)
+
     def run(self, *works: Work) -> tuple[int, ...]:
         """Run one microbatch through all stages and return the sampled ids."""
         return self.output(*works).sampled_ids

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import pathlib
 import time
 from collections.abc import Sequence
@@ -9,6 +10,19 @@ from typing import Any
 
 import torch
 import transformers
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """Greedy ids, and the logits that each was chosen from."""
+
+    ids: tuple[int, ...]
+    logits_nV: torch.Tensor
+    """Shape [answered tokens, vocabulary]."""
+
+    def behind(self, num_tokens: int) -> Answer:
+        """Return the answer to the prompt with so many tokens of this answer behind it."""
+        return Answer(ids=self.ids[num_tokens:], logits_nV=self.logits_nV[num_tokens:])
 
 
 class Reference:
@@ -24,6 +38,13 @@ class Reference:
         """Return exactly max_new_tokens ids; end tokens do not end it."""
         ids: list[int] = self._generate(prompt, max_new_tokens)[0, len(prompt) :].tolist()
         return ids
+
+    def answer(self, prompt: Sequence[int], max_new_tokens: int) -> Answer:
+        """Return exactly max_new_tokens ids and their logits, computed in one piece."""
+        ids = self.generate(prompt, max_new_tokens)
+        with torch.inference_mode():
+            output = self.model(torch.tensor([[*prompt, *ids[:-1]]]))
+        return Answer(ids=tuple(ids), logits_nV=output.logits[0, len(prompt) - 1 :])
 
     def token_stamps(self, prompt: Sequence[int], max_new_tokens: int) -> list[float]:
         """Return the times on time.perf_counter at which each token was chosen."""

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import itertools
 import pathlib
-import random
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from stage_worker.architectures import ARCHITECTURES
 from tests.exactness import Expected, copy_pages
-from tests.pipeline_of_stages import load_pipeline
+from tests.pipeline_of_stages import PipelineOfStages, load_pipeline
 from tests.random_ids import make_prompt
 from tests.tiny_models import FAMILIES, make_tiny
 
 NUM_TOKENS = 40
+PAGE_SIZES = (16, 128)
+BORDERS = [
+    (0, *inner, 4)
+    for num_inner in range(4)
+    for inner in itertools.combinations((1, 2, 3), num_inner)
+]
+"""One to four stages, with borders in every position."""
 
 
 @pytest.fixture(scope="module", params=FAMILIES)
@@ -33,19 +37,18 @@ def expected(model: pathlib.Path) -> Expected:
     return Expected(model, make_prompt(70, seed=1), NUM_TOKENS)
 
 
+@pytest.fixture(scope="module")
+def long_expected(model: pathlib.Path) -> Expected:
+    """A hundred and fifty tokens of prompt: longer than the largest page."""
+    return Expected(model, make_prompt(150, seed=4), 8)
+
+
 def test_every_architecture_has_a_tiny_model() -> None:
     """A family without one would be served untested."""
     assert {f"{family}ForCausalLM" for family in FAMILIES} == set(ARCHITECTURES)
 
 
-@pytest.mark.parametrize(
-    "borders",
-    [
-        (0, *inner, 4)
-        for num_inner in range(4)
-        for inner in itertools.combinations((1, 2, 3), num_inner)
-    ],
-)
+@pytest.mark.parametrize("borders", BORDERS)
 def test_split_equals_whole(
     model: pathlib.Path, expected: Expected, borders: tuple[int, ...]
 ) -> None:
@@ -53,7 +56,7 @@ def test_split_equals_whole(
     expected.check(load_pipeline(model, borders))
 
 
-@pytest.mark.parametrize("page_tokens", [16, 128])
+@pytest.mark.parametrize("page_tokens", PAGE_SIZES)
 @pytest.mark.parametrize("chunk_tokens", [1, 15, 16, 17, 64])
 def test_chunked_equals_unchunked(
     model: pathlib.Path, expected: Expected, page_tokens: int, chunk_tokens: int
@@ -71,39 +74,59 @@ def test_scattered_pages(model: pathlib.Path, chunk_tokens: int) -> None:
     expected.check(pipeline, page_ids=list(range(63, -1, -2)), chunk_tokens=chunk_tokens)
 
 
-@pytest.mark.parametrize("page_tokens", [16, 128])
-def test_copied_prefix_equals_recomputed(model: pathlib.Path, page_tokens: int) -> None:
-    """A prefix that travels as page bytes into another pool gives the same answer."""
-    expected = Expected(model, make_prompt(150, seed=4), 8)
-    source = load_pipeline(model, (0, 1, 4), num_pages=20, page_tokens=page_tokens)
-    target = load_pipeline(model, (0, 4), num_pages=20, page_tokens=page_tokens)
-    source.generate(expected.prompt, 1)
-    num_hit = 150 // page_tokens
-    page_ids = list(range(19, 5, -1))
-    copy_pages(source, target, page_ids[:num_hit])
-    expected.check(target, page_ids=page_ids, first_position=num_hit * page_tokens)
+@pytest.fixture(scope="module")
+def donors(model: pathlib.Path, long_expected: Expected) -> dict[int, PipelineOfStages]:
+    """For each page size two stages whose first pages hold the long prompt, computed in chunks."""
+    donors = {}
+    for page_tokens in PAGE_SIZES:
+        pipeline = load_pipeline(model, (0, 3, 4), num_pages=20, page_tokens=page_tokens)
+        pipeline.generate(long_expected.prompt, 1, chunk_tokens=50)
+        donors[page_tokens] = pipeline
+    return donors
 
 
-@settings(max_examples=15, deadline=None, derandomize=True)
-@given(
-    borders=st.sets(st.integers(1, 3)),
-    num_tokens=st.integers(1, 150),
-    chunk_tokens=st.integers(1, 160),
-    page_tokens=st.sampled_from((1, 16, 128)),
-    seed=st.integers(0, 1000),
-)
-def test_any_cut_equals_the_whole(
+@pytest.mark.parametrize("page_tokens", PAGE_SIZES)
+@pytest.mark.parametrize("borders", BORDERS)
+def test_hit_equals_recomputed(
     model: pathlib.Path,
-    borders: set[int],
-    num_tokens: int,
+    long_expected: Expected,
+    donors: dict[int, PipelineOfStages],
+    borders: tuple[int, ...],
+    page_tokens: int,
+) -> None:
+    """A prefix that travels as page bytes into another pool and split gives the same answer."""
+    target = load_pipeline(model, borders, num_pages=20, page_tokens=page_tokens)
+    check_hit(long_expected, donors[page_tokens], target, 17)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page_tokens", PAGE_SIZES)
+@pytest.mark.parametrize("chunk_tokens", [15, 16, 17, 64, 127, 128, 129, 1000])
+@pytest.mark.parametrize("borders", BORDERS)
+def test_everything_at_once(
+    model: pathlib.Path,
+    long_expected: Expected,
+    donors: dict[int, PipelineOfStages],
+    borders: tuple[int, ...],
     chunk_tokens: int,
     page_tokens: int,
-    seed: int,
 ) -> None:
-    """Random requests, splits, chunks and pages, against one stage and one chunk."""
-    prompt = make_prompt(num_tokens, seed=seed)
-    whole = load_pipeline(model, (0, 4), num_pages=16, page_tokens=16)
-    split = load_pipeline(model, (0, *sorted(borders), 4), num_pages=160, page_tokens=page_tokens)
-    pages = random.Random(seed).sample(range(160), 160)  # noqa: S311 nothing secret
-    answer = split.generate(prompt, 6, chunk_tokens=chunk_tokens, page_ids=pages)
-    assert whole.generate(prompt, 6) == answer
+    """Every split with every cut and page size, first computed and then hit."""
+    pipeline = load_pipeline(model, borders, num_pages=20, page_tokens=page_tokens)
+    long_expected.check(pipeline, chunk_tokens=chunk_tokens)
+    check_hit(long_expected, donors[page_tokens], pipeline, chunk_tokens)
+
+
+def check_hit(
+    expected: Expected, donor: PipelineOfStages, target: PipelineOfStages, chunk_tokens: int
+) -> None:
+    """Fill target's last pages with as much of the prompt as can be hit, and compare the rest."""
+    num_hit = (len(expected.prompt) - 1) // target.page_tokens
+    page_ids = list(range(target.num_pages - 1, -1, -1))
+    copy_pages(donor, target, page_ids[:num_hit])
+    expected.check(
+        target,
+        page_ids=page_ids,
+        first_position=num_hit * target.page_tokens,
+        chunk_tokens=chunk_tokens,
+    )
