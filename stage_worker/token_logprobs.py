@@ -55,11 +55,12 @@ def _finite(logprobs: torch.Tensor) -> npt.NDArray[np.float32]:
 
 def _most_likely(logits_nV: torch.Tensor, num_top: int) -> torch.Tensor:
     """Return ids [n, k] of the largest logits of each row, largest first, then lower id first."""
-    # One more than wanted shows where an equal one was left out.
-    values_nk, ids_nk = logits_nV.topk(min(num_top + 1, logits_nV.shape[1]), dim=1)
-    equal_n = (values_nk[:, 1:] == values_nk[:, :-1]).any(dim=1)
-    ids_nk = ids_nk[:, :num_top]
-    if num_top > 0:
-        for row in equal_n.nonzero().flatten().tolist():
-            ids_nk[row] = ranked(logits_nV[row], num_top)
-    return ids_nk
+    vocab_size = logits_nV.shape[1]
+    # One more than wanted shows whether several ids tie for the last place.
+    values_nk, ids_nk = logits_nV.topk(min(num_top + 1, vocab_size), dim=1)
+    if 0 < num_top < vocab_size:
+        for row in (values_nk[:, -1] == values_nk[:, -2]).nonzero().flatten().tolist():
+            ids_nk[row, :num_top] = ranked(logits_nV[row], num_top)
+    ids_nk = ids_nk[:, :num_top].sort(dim=1).values
+    order_nk = logits_nV.gather(1, ids_nk).sort(dim=1, descending=True, stable=True).indices
+    return ids_nk.gather(1, order_nk)
