@@ -1,4 +1,4 @@
-"""The final norm and the output head, for the few rows that are sampled.
+"""The final norm and the output head, for the few rows whose logits are wanted.
 
 Shapes: n rows, D hidden size, V vocabulary.
 """
@@ -17,6 +17,11 @@ class Head:
     def __init__(self, weights: HeadWeights, eps: float) -> None:
         self._norm = RmsNorm(weights.norm_D, eps)
         self._head_DV = weights.head_DV
+
+    @property
+    def vocab_size(self) -> int:
+        """V."""
+        return self._head_DV.shape[1]
 
     def logits(self, hidden_nD: torch.Tensor) -> torch.Tensor:
         """Return logits [n, V]."""

@@ -23,8 +23,8 @@ from stage_worker.kv_pool import KvPool, PoolShape
 from stage_worker.model_config import ModelConfig, read_model_config
 from stage_worker.orders import Microbatch
 from stage_worker.page_table import PageTables
+from stage_worker.readout import Readout, sampled_entries
 from stage_worker.rope import Rope
-from stage_worker.sampler import sample
 from stage_worker.stage import StageDescription, StageOutput
 from stage_worker.step import LastRowsStep, Step
 from stage_worker.weights import LoadFormat, Progress, StageWeights, load_weights
@@ -46,7 +46,9 @@ class ModelStage:
         self._num_threads = num_threads
         self._embedding_VD = weights.embedding_VD
         self._decoder = Decoder(weights.layers, config)
-        self._head = None if weights.head is None else Head(weights.head, config.rms_norm_eps)
+        self._readout: Readout | None = None
+        if weights.head is not None:
+            self._readout = Readout(Head(weights.head, config.rms_norm_eps))
         self._rope = Rope(config.rope, config.rope_dim)
         self._workspace = Workspace(config, description.dtype)
         self._pool: KvPool | None = None
@@ -57,6 +59,8 @@ class ModelStage:
         # OpenMP counts threads for each calling thread; this one is the compute thread.
         torch.set_num_threads(self._num_threads)
         self._tables = PageTables(num_pages=num_pages, page_tokens=page_tokens)
+        if self._readout is not None:
+            self._readout.clear()
         shape = PoolShape(
             num_layers=self.description.num_layers,
             num_planes=self._config.num_planes,
@@ -81,17 +85,18 @@ class ModelStage:
         """Run one microbatch; see Stage.forward for the tensors.
 
         Raises:
-            InvariantViolated: the order does not fit this stage, its pages or its vocabulary.
+            InvariantViolated: the order does not fit this stage, its pages or its vocabulary, or
+                the logits are no numbers.
         """
         plan = plan_batch(microbatch, self._tables)
         buffers = self._workspace.rows(microbatch.num_tokens)
         hidden_TD = buffers.hidden_TD if hidden_out_TD is None else hidden_out_TD
         self._enter(microbatch, hidden_in_TD, hidden_TD)
         step = Step(plan, buffers, self._rope, self._owned_pool())
-        if self._head is None:
+        if self._readout is None:
             self._decoder.run(hidden_TD, step, None)
             return StageOutput()
-        return self._sample(microbatch, plan, hidden_TD, step, self._head)
+        return self._sample(microbatch, plan, hidden_TD, step, self._readout)
 
     def _enter(
         self, microbatch: Microbatch, hidden_in_TD: torch.Tensor | None, hidden_TD: torch.Tensor
@@ -120,20 +125,16 @@ class ModelStage:
         plan: BatchPlan,
         hidden_TD: torch.Tensor,
         step: Step,
-        head: Head,
+        readout: Readout,
     ) -> StageOutput:
-        """Run the layers, then the head for the entries that are sampled."""
-        entries = sorted({row.entry for row in microbatch.sampling})
+        """Run the layers, the last one only for rows that are read, then the readout."""
+        entries = sampled_entries(microbatch)
         last_rows = None
-        if len(entries) < microbatch.num_tokens:
+        if not microbatch.prompt_targets and len(entries) < microbatch.num_tokens:
             parts = tuple(plan.parts[entry] for entry in entries)
             last_rows = LastRowsStep(parts, self._workspace.rows(len(entries)), self._owned_pool())
         hidden_nD = self._decoder.run(hidden_TD, step, last_rows)
-        if not entries:
-            return StageOutput()
-        logits = dict(zip(entries, head.logits(hidden_nD), strict=True))
-        sampled_ids = tuple(sample(logits[row.entry], row) for row in microbatch.sampling)
-        return StageOutput(sampled_ids=sampled_ids)
+        return readout.read(microbatch, plan.parts, hidden_nD)
 
     def copy_pages(self, source_ids: Sequence[int], target_ids: Sequence[int]) -> None:
         """Copy whole pages inside the pool, in all layers."""
@@ -142,6 +143,8 @@ class ModelStage:
     def release(self, row: int) -> None:
         """Forget a request's row."""
         self._tables.release(row)
+        if self._readout is not None:
+            self._readout.release(row)
 
     def page_layer_bytes(self) -> int:
         """Bytes of one page in one layer."""

@@ -1,56 +1,129 @@
-"""Chooses one token id from a row of logits.
+"""Chooses one token id for each sampling row of a microbatch.
 
-A row's id depends on its logits, its settings, its seed and its output position, never on what
-else is in the batch. Filters are applied in the order top_k, top_p, min_p, each on what the one
-before left, as Hugging Face transformers does.
+From the model's logits on, in float32 and in this order: log-probabilities are taken (of what the
+model says, not of what settings make of it); penalties on the ids that the row has seen in prompt
+and output: repetition (a positive logit is divided, a negative one multiplied), then frequency
+times count and presence are subtracted; logit_bias is added; forbidden ids are ruled out; then the
+most likely id is taken, the lowest of equal ones, or with a temperature one is drawn (see
+candidates) with Philox(seed, child, position).
+A row's id depends on its logits, settings, seed, output position and seen ids, never on what else
+is in the batch. Logits without a distribution (NaN, plus infinity, nothing above minus infinity)
+mean broken weights or activations: no token is right, so the stage ends instead.
 
-Shapes: V vocabulary, C candidates left, most likely first.
+Shapes: n rows of logits, V vocabulary.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import math
+from collections.abc import Sequence
+
+import numpy as np
 import torch
 
+from chunkmesh.errors import InvariantViolated
+from chunkmesh.logprobs import TokenLogprobs
+from stage_worker.candidates import draw
 from stage_worker.orders import SamplingRow
 from stage_worker.philox import uniform
+from stage_worker.seen_tokens import SeenTokens
+from stage_worker.token_logprobs import token_logprobs
 
 
-def sample(logits_V: torch.Tensor, row: SamplingRow) -> int:
-    """Return the id chosen from one row of logits, which are only read."""
-    logits_V = logits_V.float()
-    if row.forbidden_ids:
-        logits_V = logits_V.index_fill(0, torch.tensor(row.forbidden_ids), -torch.inf)
-    if row.temperature == 0:
-        return int(logits_V.argmax())
-    scores_C, ids_C = _candidates(logits_V, row)
-    # Subtracting first keeps the largest at 0, so that no temperature makes an infinity of it.
-    probs_C = torch.softmax((scores_C - scores_C[0]) / row.temperature, dim=0)
-    probs_C = _filter(probs_C, row)
-    return int(ids_C[_draw(probs_C, uniform(row.seed, row.child, row.position))])
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Sampled:
+    """What was chosen for some sampling rows, in their order."""
+
+    ids: tuple[int, ...]
+    """One for each row."""
+    logprobs: tuple[TokenLogprobs, ...]
+    """One for each row with top_logprobs, of one token."""
 
 
-def _candidates(logits_V: torch.Tensor, row: SamplingRow) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return logits and ids of the top_k most likely tokens, in order."""
-    if 0 < row.top_k < len(logits_V):
-        scores_C, ids_C = logits_V.topk(row.top_k)
-        return scores_C, ids_C
-    scores_C, ids_C = logits_V.sort(descending=True, stable=True)
-    return scores_C, ids_C
+class Sampler:
+    """Owner of what rows with penalties have seen."""
+
+    def __init__(self) -> None:
+        self._seen = SeenTokens()
+
+    def sample(
+        self, rows: Sequence[SamplingRow], logits_nV: torch.Tensor, places: Sequence[int]
+    ) -> Sampled:
+        """Choose a token for each row; its logits, which are only read, are logits_nV[place].
+
+        Raises:
+            InvariantViolated: logits without a distribution, ids outside the vocabulary, or
+                penalties of a row whose seen tokens were never told.
+        """
+        largest_n, likeliest_n = (found.tolist() for found in logits_nV.max(dim=1))
+        ids = []
+        logprobs = []
+        for row, place in zip(rows, places, strict=True):
+            if not math.isfinite(largest_n[place]):
+                raise InvariantViolated(
+                    f"row {row.row}, output position {row.position}: the largest logit is "
+                    f"{largest_n[place]}; the weights or activations are broken"
+                )
+            token_id = self._choose(row, logits_nV[place], largest_n[place], likeliest_n[place])
+            ids.append(token_id)
+            if row.top_logprobs is not None:
+                chosen = np.array([token_id])
+                logprobs.append(
+                    token_logprobs(logits_nV[place : place + 1], chosen, row.top_logprobs)
+                )
+        return Sampled(ids=tuple(ids), logprobs=tuple(logprobs))
+
+    def release(self, row: int) -> None:
+        """Forget what a row has seen."""
+        self._seen.release(row)
+
+    def clear(self) -> None:
+        """Forget what all rows have seen."""
+        self._seen.clear()
+
+    def _choose(
+        self, row: SamplingRow, logits_V: torch.Tensor, largest: float, likeliest: int
+    ) -> int:
+        """Return the id for a row whose largest logit is known, and where it is."""
+        scores_V = logits_V
+        if row.penalties is not None or row.logit_bias or row.forbidden_ids:
+            scores_V = self._adjusted(row, logits_V)
+            best = scores_V.max(dim=0)
+            largest, likeliest = float(best.values), int(best.indices)
+            if not math.isfinite(largest):
+                raise InvariantViolated(
+                    f"row {row.row}, output position {row.position}: no id is left to choose"
+                )
+        token_id = likeliest
+        if row.temperature > 0:
+            point = uniform(row.seed, row.child, row.position)
+            token_id = draw(scores_V.float(), largest, row, point)
+        if row.penalties is not None:
+            self._seen.add(row.row, token_id)
+        return token_id
+
+    def _adjusted(self, row: SamplingRow, logits_V: torch.Tensor) -> torch.Tensor:
+        """Return a copy of the logits after penalties, bias and forbidden ids."""
+        scores_V = logits_V.to(torch.float32, copy=True)
+        if row.penalties is not None:
+            if row.penalties.seen is not None:
+                self._seen.begin(row.row, row.penalties.seen)
+            self._seen.penalise(scores_V, row, row.penalties)
+        if row.logit_bias:
+            ids, biases = zip(*row.logit_bias, strict=True)
+            _check_ids(row, ids, scores_V)
+            index = torch.tensor(ids, device=scores_V.device)
+            scores_V.index_add_(0, index, torch.tensor(biases, device=scores_V.device))
+        if row.forbidden_ids:
+            _check_ids(row, row.forbidden_ids, scores_V)
+            index = torch.tensor(row.forbidden_ids, device=scores_V.device)
+            scores_V.index_fill_(0, index, -torch.inf)
+        return scores_V
 
 
-def _filter(probs_C: torch.Tensor, row: SamplingRow) -> torch.Tensor:
-    """Cut the tail by top_p and min_p; the first candidate always stays."""
-    keep = len(probs_C)
-    if row.top_p < 1:
-        before_C = probs_C.cumsum(0) - probs_C
-        keep = int((before_C < row.top_p).sum())
-    if row.min_p > 0:
-        keep = min(keep, int((probs_C >= row.min_p * probs_C[0]).sum()))
-    return probs_C[: max(keep, 1)]
-
-
-def _draw(probs_C: torch.Tensor, point: float) -> int:
-    """Return the candidate in whose share of the total the point in [0, 1) falls."""
-    total_C = probs_C.double().cumsum(0)
-    index = int(torch.searchsorted(total_C, point * float(total_C[-1]), right=True))
-    return min(index, int(torch.count_nonzero(probs_C)) - 1)
+def _check_ids(row: SamplingRow, ids: Sequence[int], scores_V: torch.Tensor) -> None:
+    if max(ids) >= len(scores_V):
+        raise InvariantViolated(
+            f"row {row.row} names id {max(ids)} of a vocabulary of {len(scores_V)}"
+        )

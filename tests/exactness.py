@@ -9,7 +9,7 @@ from unittest import mock
 
 import torch
 
-from stage_worker.sampler import sample
+from stage_worker.head import Head
 from tests.pipeline_of_stages import PipelineOfStages, load_pipeline
 from tests.reference import Reference
 
@@ -31,12 +31,14 @@ class Expected:
     def check(self, pipeline: PipelineOfStages, **how: Any) -> None:
         """Assert that a pipeline answers the same; how goes to its generate."""
         rows: list[torch.Tensor] = []
+        compute = Head.logits
 
-        def record(logits_V: torch.Tensor, *rest: Any) -> int:
-            rows.append(logits_V.clone())
-            return sample(logits_V, *rest)
+        def record(head: Head, hidden_nD: torch.Tensor) -> torch.Tensor:
+            logits_nV = compute(head, hidden_nD)
+            rows.extend(logits_nV.clone())
+            return logits_nV
 
-        with mock.patch("stage_worker.model_stage.sample", record):
+        with mock.patch.object(Head, "logits", record):
             ids = pipeline.generate(self.prompt, len(self.ids), **how)
         assert self.ids == ids
         span = float(self.logits_nV.max() - self.logits_nV.min())

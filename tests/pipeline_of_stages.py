@@ -12,8 +12,11 @@ import numpy as np
 import torch
 
 from stage_worker.model_stage import load_stage
-from stage_worker.orders import Entry, Microbatch, SamplingRow
-from stage_worker.stage import Stage
+from stage_worker.orders import Entry, Microbatch, PromptTargets, SamplingRow
+from stage_worker.stage import Stage, StageOutput
+
+NUM_TOP = 3
+"""Most likely ids told for each target."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +28,8 @@ class Work:
     token_ids: tuple[int, ...]
     new_page_ids: tuple[int, ...]
     sampling: SamplingRow | None
+    target_ids: tuple[int, ...] = ()
+    """Prompt tokens whose log-probabilities are wanted, each behind one of token_ids."""
 
 
 def sampling_row(**changes: Any) -> SamplingRow:
@@ -56,6 +61,10 @@ class PipelineOfStages:
 
     def run(self, *works: Work) -> tuple[int, ...]:
         """Run one microbatch through all stages and return the sampled ids."""
+        return self.output(*works).sampled_ids
+
+    def output(self, *works: Work) -> StageOutput:
+        """Run one microbatch through all stages and return what the last one tells."""
         entries = tuple(
             Entry(
                 row=work.row,
@@ -70,9 +79,18 @@ class PipelineOfStages:
             for index, work in enumerate(works)
             if work.sampling is not None
         )
+        prompt_targets = tuple(
+            PromptTargets(
+                entry=index,
+                target_ids=np.array(work.target_ids, dtype=np.uint32),
+                top_logprobs=NUM_TOP,
+            )
+            for index, work in enumerate(works)
+            if work.target_ids
+        )
         ids = np.concatenate([np.array(work.token_ids, dtype=np.uint32) for work in works])
         hidden: torch.Tensor | None = None
-        sampled: tuple[int, ...] = ()
+        output = StageOutput()
         for stage in self.stages:
             about = stage.description
             microbatch = Microbatch(
@@ -81,12 +99,13 @@ class PipelineOfStages:
                 entries=entries,
                 token_ids=ids if about.is_first else None,
                 sampling=sampling if about.is_last else (),
+                prompt_targets=prompt_targets if about.is_last else (),
             )
             out = None if about.is_last else torch.empty(len(ids), about.hidden_size)
-            sampled = stage.forward(microbatch, hidden, out).sampled_ids
+            output = stage.forward(microbatch, hidden, out)
             hidden = out
         self._seq_no += 1
-        return sampled
+        return output
 
     def generate(
         self,

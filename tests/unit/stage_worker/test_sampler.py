@@ -5,10 +5,14 @@ from __future__ import annotations
 import collections
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
-from stage_worker.sampler import sample
+from chunkmesh.errors import InvariantViolated
+from chunkmesh.token_counts import TokenCounts, count_tokens
+from stage_worker.orders import Penalties, SamplingRow
+from stage_worker.sampler import Sampled, Sampler
 from tests.pipeline_of_stages import sampling_row
 
 VOCAB = 264
@@ -21,6 +25,25 @@ def _logits(**by_id: float) -> torch.Tensor:
     for name, value in by_id.items():
         row[int(name.removeprefix("id_"))] = value
     return row
+
+
+def sample(logits_V: torch.Tensor, row: SamplingRow) -> int:
+    """Choose one id of one row."""
+    return Sampler().sample((row,), logits_V[None], (0,)).ids[0]
+
+
+def _together(rows: list[SamplingRow], logits: list[torch.Tensor]) -> Sampled:
+    """Choose for rows with logits of their own."""
+    return Sampler().sample(rows, torch.stack(logits), range(len(rows)))
+
+
+def _seen(*ids: int) -> TokenCounts:
+    return count_tokens(np.array(ids, dtype=np.uint32))
+
+
+def _penalties(**changes: Any) -> Penalties:
+    settings: dict[str, Any] = {"frequency": 0.0, "presence": 0.0, "repetition": 1.0, "seen": None}
+    return Penalties(**(settings | changes))
 
 
 def _draws(logits: torch.Tensor, **settings: Any) -> collections.Counter[int]:
@@ -98,3 +121,192 @@ def test_impossible_tokens_are_never_drawn() -> None:
     logits = torch.full((VOCAB,), -torch.inf)
     logits[100:103] = 0.0
     assert set(_draws(logits, temperature=1.0)) == {100, 101, 102}
+
+
+NEIGHBOURS = [
+    sampling_row(seed=7, temperature=0.8, top_p=0.5),
+    sampling_row(),
+    sampling_row(seed=9, temperature=2.0, top_k=3, top_logprobs=2),
+    sampling_row(row=5, penalties=_penalties(presence=2.0, seen=_seen(65, 66)), temperature=1.0),
+]
+
+
+@pytest.mark.parametrize("neighbours", [NEIGHBOURS, NEIGHBOURS[::-1], NEIGHBOURS[:1]])
+def test_neighbours_do_not_matter(neighbours: list[SamplingRow]) -> None:
+    """One seed's ids are the same whatever else is in the batch, and at which place (O06)."""
+    logits = _logits(**{f"id_{id_}": 0.0 for id_ in range(65, 73)})
+    others = [torch.randn(VOCAB) for _ in neighbours]
+    for position in range(16):
+        row = sampling_row(seed=42, temperature=0.8, position=position)
+        alone = sample(logits, row)
+        first = _together([row, *neighbours], [logits, *others]).ids[0]
+        last = _together([*neighbours, row], [*others, logits]).ids[-1]
+        assert (alone, alone) == (first, last)
+
+
+def test_greedy_neighbour_of_every_top_k() -> None:
+    """Greedy and filtered rows in one batch, up to values beyond the vocabulary (O08)."""
+    logits = torch.zeros(VOCAB, dtype=torch.float16)
+    logits[65], logits[66] = 20, 19
+    for top_k in (0, 1, VOCAB, VOCAB + 1, 9_999_999):
+        drawn = sampling_row(seed=1, temperature=1.0, top_k=top_k)
+        ids = _together([drawn, sampling_row()], [logits, logits]).ids
+        assert ids[0] in ({65} if top_k == 1 else {65, 66})
+        assert ids[1] == 65
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_equal_logits_are_decided_by_id(dtype: torch.dtype) -> None:
+    """Greedy takes the lowest of the most likely ids, on every path that leads there."""
+    logits = torch.zeros(VOCAB, dtype=dtype)
+    logits[[200, 70, 90]] = 3.0
+    rows = [
+        sampling_row(),
+        sampling_row(forbidden_ids=(1,)),
+        sampling_row(logit_bias=((1, -1.0),)),
+        sampling_row(temperature=1.0, top_k=1),
+        sampling_row(temperature=1.0, top_p=1e-6),
+    ]
+    assert (70,) * 5 == _together(rows, [logits] * 5).ids
+
+
+def test_n_rows_on_one_row_of_logits() -> None:
+    """Outputs of one request share the prompt's logits, and differ by their child (O05)."""
+    logits = _logits(**{f"id_{id_}": 0.0 for id_ in range(65, 73)})[None]
+    rows = [sampling_row(seed=7, child=child, row=child, temperature=1.0) for child in range(8)]
+    ids = Sampler().sample(rows, logits, [0] * 8).ids
+    assert set(ids) <= set(range(65, 73))
+    assert len(set(ids)) > 2
+    assert ids == Sampler().sample(rows, logits, [0] * 8).ids
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"temperature": 1.0},
+        {"temperature": 0.5, "top_p": 0.9},
+        {"temperature": 0.0},
+        {"temperature": 0.01, "top_k": 1},
+        {"temperature": 1.0, "penalties": _penalties(presence=9.0, seen=_seen(65))},
+        {"temperature": 1.0, "logit_bias": ((66, 50.0),), "forbidden_ids": (65,)},
+    ],
+)
+def test_logprobs_are_those_of_the_model(settings: dict[str, Any]) -> None:
+    """Whatever was asked for, the same numbers, and the chosen id's among them (O07)."""
+    logits = torch.full((VOCAB,), -1e9)
+    logits[65:69] = torch.tensor([1.0, 0.0, -1.0, -2.0])
+    sampled = Sampler().sample((sampling_row(top_logprobs=4, **settings),), logits[None], (0,))
+    [logprobs] = sampled.logprobs
+    expected = [-0.4402, -1.4402, -2.4402, -3.4402]
+    assert [[65, 66, 67, 68]] == logprobs.top_ids_Tk.tolist()
+    assert logprobs.top_logprobs_Tk[0].tolist() == pytest.approx(expected, abs=1e-4)
+    [chosen] = logprobs.logprobs_T.tolist()
+    assert chosen == pytest.approx(expected[sampled.ids[0] - 65], abs=1e-4)
+
+
+def test_logprobs_only_for_rows_that_ask() -> None:
+    """They come in the order of those rows, each with as many ids as asked for."""
+    logits = [_logits(**{f"id_{65 + n}": 1.0}) for n in range(4)]
+    asked = [None, 0, None, 3]
+    rows = [sampling_row(top_logprobs=num_top) for num_top in asked]
+    sampled = _together(rows, logits)
+    assert [(1, 0), (1, 3)] == [each.top_ids_Tk.shape for each in sampled.logprobs]
+    assert sampled.logprobs[1].top_ids_Tk[0, 0] == 68
+
+
+def test_repetition_of_prompt_tokens() -> None:
+    """Adjusted logits are 2.3077, 2.9, -1.3 and -1.2, so 66 is chosen (O09)."""
+    logits = _logits(id_65=3.0, id_66=2.9, id_67=-1.0, id_68=-1.2)
+    row = sampling_row(penalties=_penalties(repetition=1.3, seen=_seen(*[65, 67] * 8, 1)))
+    assert sample(logits, row) == 66
+    adjusted = Sampler()._adjusted(row, logits)[65:69]
+    assert adjusted.tolist() == pytest.approx([2.3077, 2.9, -1.3, -1.2], abs=1e-4)
+
+
+def test_output_is_counted() -> None:
+    """After the first row the stage counts by itself; temperature does not matter."""
+    logits = _logits(id_65=3.0, id_66=2.0, id_67=1.1)
+    sampler = Sampler()
+    ids: list[int] = []
+    for position in range(6):
+        penalties = _penalties(frequency=1.0, seen=_seen(1) if position == 0 else None)
+        row = sampling_row(penalties=penalties, position=position, temperature=1e-4)
+        ids += sampler.sample((row,), logits[None], (0,)).ids
+    # Each choice costs its id one: the six largest of 3 2 1, 2 1 and 1.1 are taken.
+    assert collections.Counter({65: 3, 66: 2, 67: 1}) == collections.Counter(ids)
+
+
+def test_seen_tokens_must_have_been_told() -> None:
+    """Counting from nothing would give other tokens than before (O09)."""
+    sampler = Sampler()
+    told = sampling_row(row=4, penalties=_penalties(presence=1.0, seen=_seen(1)))
+    counted = sampling_row(row=4, penalties=_penalties(presence=1.0))
+    logits = _logits(id_65=3.0)[None]
+    sampler.sample((told,), logits, (0,))
+    sampler.sample((counted,), logits, (0,))
+    sampler.release(4)
+    with pytest.raises(InvariantViolated, match="row 4"):
+        sampler.sample((counted,), logits, (0,))
+    sampler.sample((told,), logits, (0,))
+    sampler.clear()
+    with pytest.raises(InvariantViolated, match="row 4"):
+        sampler.sample((counted,), logits, (0,))
+
+
+def test_order_of_adjustments() -> None:
+    """Penalties see the model's sign, bias comes behind them, forbidding has the last word."""
+    logits = _logits(id_65=2.0, id_66=-2.0, id_67=1.0)
+    row = sampling_row(
+        penalties=_penalties(repetition=2.0, frequency=1.0, seen=_seen(65, 66, 67)),
+        logit_bias=((65, -5.0), (66, 5.0), (67, 100.0)),
+        forbidden_ids=(67,),
+    )
+    adjusted = Sampler()._adjusted(row, logits)[65:68].tolist()
+    assert [2.0 / 2 - 1 - 5, -2.0 * 2 - 1 + 5, float("-inf")] == adjusted
+    assert logits[65:68].tolist() == [2.0, -2.0, 1.0]
+
+
+@pytest.mark.parametrize("bias", [100.0, -100.0])
+def test_bias_decides(bias: float) -> None:
+    """As users of other servers know it: 100 forces an id, -100 bans it."""
+    logits = torch.randn(VOCAB, generator=torch.Generator().manual_seed(6))
+    best = int(logits.argmax())
+    drawn = set(_draws(logits, temperature=1.0, logit_bias=((best, bias),)))
+    assert ({best} if bias > 0 else drawn - {best}) == drawn
+
+
+def test_half_precision_is_adjusted_in_single() -> None:
+    """A bias below the spacing of bfloat16 numbers still decides."""
+    logits = torch.full((VOCAB,), -30.0, dtype=torch.bfloat16)
+    logits[65:67] = 16.0
+    assert sample(logits, sampling_row(logit_bias=((66, 0.01),))) == 66
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+def test_broken_logits_end_the_stage(temperature: float, dtype: torch.dtype, value: float) -> None:
+    """Broken weights must not become a token; the row is named."""
+    logits = torch.zeros(VOCAB, dtype=dtype)
+    logits[200] = value
+    row = sampling_row(row=12, position=3, temperature=temperature)
+    with pytest.raises(InvariantViolated, match="row 12, output position 3"):
+        _together([sampling_row(), row], [torch.zeros(VOCAB, dtype=dtype), logits])
+
+
+def test_a_row_without_any_possible_token() -> None:
+    """Neither the model alone nor forbidding may leave nothing and go on with id 0."""
+    row = sampling_row(row=12, temperature=1.0)
+    with pytest.raises(InvariantViolated, match="row 12"):
+        sample(torch.full((VOCAB,), -torch.inf), row)
+    only = torch.full((VOCAB,), -torch.inf)
+    only[9] = 0.0
+    with pytest.raises(InvariantViolated, match="no id is left"):
+        sample(only, sampling_row(row=12, temperature=1.0, forbidden_ids=(9,)))
+
+
+@pytest.mark.parametrize("settings", [{"forbidden_ids": (264,)}, {"logit_bias": ((264, 1.0),)}])
+def test_ids_outside_the_vocabulary_are_bugs(settings: dict[str, Any]) -> None:
+    """Memory behind the logits is never written."""
+    with pytest.raises(InvariantViolated, match="id 264 of a vocabulary of 264"):
+        sample(torch.zeros(VOCAB), sampling_row(**settings))
