@@ -144,7 +144,9 @@ class MatchPrefix:
 
     request_id: str
     digests: tuple[bytes, ...]
-    """Only pages that leave at least the last prompt token to compute; at least one."""
+    """Only pages that leave at least the last known token to compute; at least one."""
+    child: int = 0
+    """Which output asks: after a preemption each asks for its own pages."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

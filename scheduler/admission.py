@@ -1,11 +1,17 @@
-"""Who may wait, and who is next. Pure.
+"""Who may wait, who is next, and how many pages it needs. Pure.
 
-Pages for the whole prompt and the whole output are reserved at admission: a request that runs can
-always go on, so half-done ones cannot block each other. The last output token is never fed back
-and needs no position.
+Admission reserves the pages of what is known and of one token more, for each output that begins:
+pages for what comes later are taken when they are needed, and if there is none the youngest output
+makes room (preemption.py). The last output token is never fed back and needs no position.
+
+So that newcomers do not at once push others out, one page for each running output must be left,
+and nobody may be waiting for one. When nothing runs, the pool is free or becomes free by itself,
+and the door has let in only what fits it.
 """
 
 from __future__ import annotations
+
+import bisect
 
 from chunkmesh.errors import ChunkMeshError, InvalidRequest, Overloaded
 from scheduler.engine_config import EngineConfig
@@ -15,34 +21,54 @@ from scheduler.request import Request, RequestState
 OVERLOADED_RETRY_S = 1.0
 
 
-def pages_needed(spec: RequestSpec, config: EngineConfig) -> int:
-    """Return the pages of every position that a request can reach."""
-    return config.pages_for(len(spec.prompt_ids) + spec.max_new_tokens - 1)
+def pages_needed(
+    spec: RequestSpec, config: EngineConfig, *, num_tokens: int, num_outputs: int
+) -> int:
+    """Return the pages of num_tokens positions of each output, as far as any is reached.
+
+    Outputs of one prompt share its full pages.
+    """
+    prompt_tokens = len(spec.prompt_ids)
+    num_pages = config.pages_for(min(num_tokens, prompt_tokens + spec.max_new_tokens - 1))
+    num_shared = prompt_tokens // config.page_tokens
+    return num_shared + num_outputs * (num_pages - num_shared)
+
+
+def pages_at_start(request: Request, config: EngineConfig) -> int:
+    """Return the pages that an output needs to be admitted, with all that it stands for."""
+    return pages_needed(
+        request.spec,
+        config,
+        num_tokens=request.known_tokens + 1,
+        num_outputs=len(request.children),
+    )
 
 
 class Admission:
-    """The queue of requests that have no row: first come, first served."""
+    """The queue of outputs that have no row: the oldest is served first.
+
+    A new request is younger than all others; one that was preempted takes its old place again.
+    """
 
     def __init__(self, config: EngineConfig) -> None:
         """Begin with nobody waiting."""
         self._config = config
-        self._queue: dict[Request, None] = {}
-        """WAITING and QUEUED requests in the order of arrival, at most max_queued_requests."""
+        self._queue: list[Request] = []
+        """WAITING and QUEUED outputs, ascending by age."""
 
     def __len__(self) -> int:
         return len(self._queue)
 
     def refusal(self, spec: RequestSpec, *, num_pages: int) -> ChunkMeshError | None:
         """Return why a request must not wait for a pool of num_pages, if so."""
-        need = pages_needed(spec, self._config)
-        if need > num_pages:
-            page_tokens = self._config.page_tokens
-            prompt_fits = self._config.pages_for(len(spec.prompt_ids)) <= num_pages
+        limit = self._config.max_running_requests
+        if spec.num_outputs > limit:
             return InvalidRequest(
-                f"prompt of {len(spec.prompt_ids)} tokens and max_new_tokens {spec.max_new_tokens} "
-                f"need {need} pages of {page_tokens} tokens, the pool has {num_pages}",
-                field="sampling_params.max_new_tokens" if prompt_fits else "input",
+                f"n is {spec.num_outputs}, at most {limit} outputs run at a time",
+                field="sampling_params.n",
             )
+        if (error := self._too_large(spec, num_pages)) is not None:
+            return error
         limit = self._config.max_queued_requests
         if len(self._queue) >= limit:
             return Overloaded(
@@ -52,13 +78,42 @@ class Admission:
         return None
 
     def add(self, request: Request) -> None:
-        """Let a request wait behind all others."""
-        self._queue[request] = None
+        """Let an output wait behind all that are older."""
+        bisect.insort(self._queue, request, key=_age)
 
     def remove(self, request: Request) -> None:
-        """Take a request out, if it waits."""
-        self._queue.pop(request, None)
+        """Take an output out, if it waits."""
+        index = bisect.bisect_left(self._queue, request.age, key=_age)
+        if self._queue[index : index + 1] == [request]:
+            del self._queue[index]
 
     def head(self) -> Request | None:
         """Return who is next; one whose match is pending is passed until it is known."""
         return next((r for r in self._queue if r.state is RequestState.QUEUED), None)
+
+    def _too_large(self, spec: RequestSpec, num_pages: int) -> InvalidRequest | None:
+        """Return how far a request could outgrow the pool, if so; name what is too much."""
+        prompt_tokens, num_outputs = len(spec.prompt_ids), spec.num_outputs
+        longest = prompt_tokens + spec.max_new_tokens
+        need, alone = (
+            pages_needed(spec, self._config, num_tokens=longest, num_outputs=n)
+            for n in (num_outputs, 1)
+        )
+        if need <= num_pages:
+            return None
+        if self._config.pages_for(prompt_tokens) > num_pages:
+            field = "input"
+        else:
+            field = f"sampling_params.{'n' if alone <= num_pages else 'max_new_tokens'}"
+        given = f"prompt of {prompt_tokens} tokens and max_new_tokens {spec.max_new_tokens}"
+        if num_outputs > 1:
+            given = f"{num_outputs} outputs of a {given}"
+        return InvalidRequest(
+            f"{given} need {need} pages of {self._config.page_tokens} tokens, "
+            f"the pool has {num_pages}",
+            field=field,
+        )
+
+
+def _age(request: Request) -> tuple[int, int]:
+    return request.age

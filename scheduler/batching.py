@@ -8,25 +8,32 @@ decode.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 import numpy as np
 
 from chunkmesh.errors import InvariantViolated
-from scheduler.actions import PlannedEntry, PlannedSample, SendMicrobatch
+from scheduler.actions import PlannedEntry, PlannedSample, PlannedTargets, SendMicrobatch
 from scheduler.decode_groups import DecodeGroups
-from scheduler.request import Part, Request, RequestState
+from scheduler.part import Part, decode_step, take_chunk
+from scheduler.request import Request, RequestState
 
 
 def next_parts(
-    groups: DecodeGroups, admitted: Iterable[Request], *, chunk_budget_tokens: int
+    groups: DecodeGroups,
+    admitted: Iterable[Request],
+    *,
+    stalled: Collection[Request] = (),
+    chunk_budget_tokens: int,
 ) -> tuple[Part, ...]:
     """Choose the parts of the next microbatch and count them as sent; empty if there is no work.
+
+    stalled are members of the groups that wait for a page.
 
     A chunk that does not fit behind others waits, and a smaller one may pass it. The first is taken
     whatever its size, so that a strategy's long chunk cannot wait for ever.
     """
-    parts = [request.decode_part() for request in groups.take_ready()]
+    parts = [decode_step(request) for request in groups.take_ready(stalled)]
     left = chunk_budget_tokens
     for request in admitted:
         if left <= 0:
@@ -35,7 +42,7 @@ def next_parts(
             continue
         num_tokens = request.chunks.next_tokens
         if num_tokens and (num_tokens <= left or left == chunk_budget_tokens):
-            parts.append(request.take_chunk())
+            parts.append(take_chunk(request))
             left -= num_tokens
     return tuple(parts)
 
@@ -44,13 +51,15 @@ def describe(
     parts: tuple[Part, ...], *, epoch: int, seq_no: int, page_tokens: int
 ) -> SendMicrobatch:
     """Write down parts for the stages; the pages that it names count as known to them."""
-    samples = tuple(_sample(i, part) for i, part in enumerate(parts) if part.is_sampled)
     return SendMicrobatch(
         epoch=epoch,
         seq_no=seq_no,
         entries=tuple(_entry(part, page_tokens) for part in parts),
         token_ids=np.concatenate([p.request.token_ids(p.start, p.end) for p in parts]),
-        samples=samples,
+        samples=tuple(each for index, part in enumerate(parts) for each in _samples(index, part)),
+        prompt_targets=tuple(
+            _targets(index, part) for index, part in enumerate(parts) if part.num_targets
+        ),
     )
 
 
@@ -68,20 +77,32 @@ def _entry(part: Part, page_tokens: int) -> PlannedEntry:
     )
 
 
-def _sample(entry: int, part: Part) -> PlannedSample:
-    """Describe the choice behind one part; end ids are out of reach before min_new_tokens."""
-    spec = part.request.spec
-    position = part.output_position
+def _samples(entry: int, part: Part) -> list[PlannedSample]:
+    """Describe the choices behind one part; end ids are out of reach before min_new_tokens."""
+    if not part.num_samples:
+        return []
+    request, position = part.request, part.output_position
+    spec, seen = request.spec, request.take_seen()
     forbidden_ids = tuple(sorted(spec.end_ids)) if position < spec.min_new_tokens else ()
-    row = part.request.row
-    if row is None:
-        raise InvariantViolated(f"{part.request.request_id} samples without a row")
-    return PlannedSample(
+    return [
+        PlannedSample(
+            entry=entry,
+            row=row,
+            child=request.child + index,
+            position=position,
+            sampling=spec.sampling,
+            forbidden_ids=forbidden_ids,
+            seen=seen,
+        )
+        for index, row in enumerate(request.rows)
+    ]
+
+
+def _targets(entry: int, part: Part) -> PlannedTargets:
+    """Describe the prompt tokens that one part predicts."""
+    spec, start = part.request.spec, part.start + 1
+    return PlannedTargets(
         entry=entry,
-        row=row,
-        child=0,
-        position=position,
-        sampling=spec.sampling,
-        forbidden_ids=forbidden_ids,
-        seen=None,
+        target_ids=spec.prompt_ids[start : start + part.num_targets],
+        top_logprobs=spec.prompt_top_logprobs or 0,
     )

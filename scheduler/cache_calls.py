@@ -71,7 +71,12 @@ class CacheCalls:
         if self._hicache is not None:
             num_pages, lease_id = await self._hicache.match(action.digests)
         self._on_event(
-            events.Matched(request_id=action.request_id, num_pages=num_pages, lease_id=lease_id)
+            events.Matched(
+                request_id=action.request_id,
+                child=action.child,
+                num_pages=num_pages,
+                lease_id=lease_id,
+            )
         )
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:

@@ -8,6 +8,7 @@ leaves when its results are in.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Collection
 
 from scheduler.request import Request
 
@@ -56,16 +57,24 @@ class DecodeGroups:
             group.in_flight.difference_update(requests)
         self._balance()
 
-    def take_ready(self) -> tuple[Request, ...]:
-        """Send off the ready group that has waited longest; empty if none is ready."""
-        ready = [group for group in self._groups if group.members and not group.in_flight]
+    def take_ready(self, stalled: Collection[Request] = ()) -> tuple[Request, ...]:
+        """Send off the ready group that has waited longest; empty if none is ready.
+
+        Those of its members that are stalled stay behind; with no others it is not ready.
+        """
+        ready = [
+            group
+            for group in self._groups
+            if not group.in_flight and any(member not in stalled for member in group.members)
+        ]
         if not ready:
             return ()
         group = min(ready, key=lambda group: group.last_step)
         self._num_steps += 1
         group.last_step = self._num_steps
-        group.in_flight.update(group.members)
-        return tuple(group.members)
+        stepping = tuple(member for member in group.members if member not in stalled)
+        group.in_flight.update(stepping)
+        return stepping
 
     def _balance(self) -> None:
         """Move members that are not in flight until sizes differ by at most 1 or none can move."""

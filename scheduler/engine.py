@@ -6,7 +6,7 @@ own but for load deadlines.
 
 What is too late is harmless and changes nothing: messages of an older epoch, a second answer to
 the same question, answers for a request, load or store that has ended. What only a bug can say
-(an epoch, seq_no, load or store never sent, a gap, a wrong number of sampled ids) raises
+(an epoch, seq_no, load or store never sent, a gap, a wrong number of results) raises
 InvariantViolated before anything has changed.
 
 Source: the events-in, actions-out core of etcd's raft (https://github.com/etcd-io/raft).
@@ -15,13 +15,8 @@ Source: the events-in, actions-out core of etcd's raft (https://github.com/etcd-
 from __future__ import annotations
 
 from chunkmesh.errors import ChunkMeshError, InvariantViolated, StageUnavailable
-from scheduler.actions import (
-    Action,
-    Failed,
-    MatchPrefix,
-    Output,
-    ReleaseLease,
-)
+from chunkmesh.logprobs import TokenLogprobs
+from scheduler.actions import Action, Failed, MatchPrefix, Output, ReleaseLease
 from scheduler.admission import Admission
 from scheduler.chunking import ChunkStrategy, FixedChunks
 from scheduler.engine_config import EngineConfig
@@ -38,8 +33,11 @@ from scheduler.events import (
     Stored,
     Tick,
 )
-from scheduler.output import Ending, chunk_done, finished, push_token
-from scheduler.request import Part, Request, RequestState
+from scheduler.fork import copies
+from scheduler.live_outputs import LiveOutputs
+from scheduler.output import aborted, chunk_done, finished, push_token, tell_prompt
+from scheduler.request import Request, RequestState
+from scheduler.results import PartResult, deal
 from scheduler.route import Route, release_lease
 from scheduler.snapshot import Snapshot
 
@@ -56,9 +54,11 @@ class Engine:
         self._epoch = 0
         """Of the last route formed; the current one's if a route stands."""
         self._route: Route | None = None
-        self._requests: dict[str, Request] = {}
-        """By id, all that have not FINISHED: empty without a route."""
+        self._live = LiveOutputs()
+        """Empty without a route."""
         self._queue = Admission(config)
+        self._num_arrived = 0
+        self._num_preemptions = 0
 
     def handle(self, event: Event, now_s: float) -> list[Action]:
         """Take one event; now_s is the scheduler's monotonic clock and never goes back.
@@ -89,11 +89,11 @@ class Engine:
 
     def is_live(self, request_id: str) -> bool:
         """Whether a request waits or runs: its id must not arrive again before it has ended."""
-        return request_id in self._requests
+        return request_id in self._live
 
     def is_idle(self) -> bool:
         """Whether nothing is waiting, running or in flight and every page is free."""
-        return not self._requests and (self._route is None or self._route.is_at_rest())
+        return not len(self._live) and (self._route is None or self._route.is_at_rest())
 
     def snapshot(self) -> Snapshot:
         """Count what there is."""
@@ -102,21 +102,27 @@ class Engine:
             epoch=self._epoch,
             num_pages=route.pages.num_pages if route else 0,
             num_free_pages=route.pages.num_free if route else 0,
-            num_running=len(route.running) if route else 0,
+            num_running=route.rows.num_taken if route else 0,
             num_waiting=len(self._queue),
             num_in_flight=route.pipeline.num_in_flight if route else 0,
             num_loads=len(route.loads) if route else 0,
             num_stores=len(route.stores) if route else 0,
+            num_preemptions=self._num_preemptions,
         )
 
     def _go_on(self, now_s: float) -> list[Action]:
-        """Do everything that is possible by now: deadlines, admissions, microbatches."""
+        """Do everything that is possible by now: deadlines, preemptions, admissions, sending."""
         route = self._route
         if route is None:
             return []
         actions: list[Action] = []
         for end in route.loads.expire(now_s):
             actions += route.end_load(end, now_s=now_s)
+        preempted = route.share_pages()
+        actions += preempted.actions
+        self._num_preemptions += len(preempted.requests)
+        for leaver in preempted.requests:
+            actions += self._wait(leaver)
         while (request := self._queue.head()) is not None and route.has_place(request):
             self._queue.remove(request)
             actions += route.admit(request, now_s=now_s)
@@ -137,12 +143,15 @@ class Engine:
         """Fail every request and forget the route; no stage is left to be told."""
         actions: list[Action] = []
         self._route = None
-        for request in list(self._requests.values()):
-            actions += self._fail(request, reason)
+        error = StageUnavailable(reason, retry_after_s=ROUTE_RETRY_S)
+        for request_id in self._live.request_ids():
+            actions.append(Failed(request_id=request_id, error=error))
+            for request in self._live.of(request_id):
+                actions += self._drop(request)
         return actions
 
     def _arrived(self, spec: RequestSpec) -> list[Action]:
-        """Let a request wait, and ask for its prefix: never for its last token."""
+        """Let a request wait."""
         if self.is_live(spec.request_id):
             raise InvariantViolated(f"{spec.request_id} arrived while it is live")
         error: ChunkMeshError | None
@@ -152,22 +161,29 @@ class Engine:
             error = self._queue.refusal(spec, num_pages=self._route.pages.num_pages)
         if error is not None:
             return [Failed(request_id=spec.request_id, error=error)]
-        request = Request(spec=spec)
-        self._requests[spec.request_id] = request
+        request = Request(spec=spec, arrival=self._num_arrived)
+        self._num_arrived += 1
+        self._live.add(request)
+        return self._wait(request)
+
+    def _wait(self, request: Request) -> list[Action]:
+        """Let an output wait, and ask for its prefix: never for its last known token."""
         self._queue.add(request)
-        digests = spec.digests[: (len(spec.prompt_ids) - 1) // self._config.page_tokens]
-        if not digests:
+        page_tokens = self._config.page_tokens
+        num_pages = (request.known_tokens - 1) // page_tokens
+        if not num_pages or request.needs_whole_prompt:
             request.move(RequestState.QUEUED)
             return []
-        return [MatchPrefix(request_id=spec.request_id, digests=digests)]
+        digests = request.leading_digests(num_pages, page_tokens)
+        return [MatchPrefix(request_id=request.request_id, child=request.child, digests=digests)]
 
     def _matched(self, event: Matched) -> list[Action]:
         """Note how much HiCache has; whoever ended meanwhile only gives the lease back."""
-        request = self._requests.get(event.request_id)
+        request = self._live.find(event.request_id, event.child)
         if request is None or request.state is not RequestState.WAITING:
             lease_id = event.lease_id
             return [] if lease_id is None else [ReleaseLease(lease_id=lease_id)]
-        most = (request.prompt_tokens - 1) // self._config.page_tokens
+        most = (request.known_tokens - 1) // self._config.page_tokens
         request.num_match_pages = max(0, min(event.num_pages, most))
         request.lease_id = event.lease_id
         request.move(RequestState.QUEUED)
@@ -193,70 +209,71 @@ class Engine:
         route = self._route_of(event.epoch, event.stage)
         if route is None:
             return []
-        num_sampled = len(event.sampled_ids)
-        parts = route.pipeline.ack(event.stage, event.seq_no, num_sampled=num_sampled)
+        parts = route.pipeline.ack(event)
         if parts is None:
             return []
         actions: list[Action] = []
         if event.stage == route.pipeline.last_stage:
-            actions += self._results(route, parts, event.sampled_ids, now_s)
+            route.groups.arrived([part.request for part in parts])
+            for result in deal(parts, event):
+                actions += self._result(route, result, now_s)
         for complete in route.pipeline.take_complete():
             actions += route.complete(complete)
         return actions
 
-    def _results(
-        self, route: Route, parts: tuple[Part, ...], sampled_ids: tuple[int, ...], now_s: float
-    ) -> list[Action]:
-        """Tell what a microbatch has brought; nothing for those who have ended meanwhile."""
-        route.groups.arrived([part.request for part in parts])
-        actions: list[Action] = []
-        ids = iter(sampled_ids)
-        for part in parts:
-            token_id = next(ids) if part.is_sampled else None
-            if part.request.state is RequestState.FINISHED:
-                continue
-            if part.is_chunk:
-                actions.append(chunk_done(part.request, now_s))
-            if token_id is not None:
-                actions += self._token(route, part.request, token_id)
+    def _result(self, route: Route, result: PartResult, now_s: float) -> list[Action]:
+        """Tell what a part has brought; nothing for an output that has ended meanwhile."""
+        part, request = result.part, result.part.request
+        if request.state is RequestState.FINISHED:
+            return []
+        actions: list[Action] = [*chunk_done(request, now_s)] if part.is_chunk else []
+        if result.prompt_logprobs is not None:
+            actions += tell_prompt(request, part.start + 1, result.prompt_logprobs)
+        if part.num_samples > 1:
+            return actions + self._first_tokens(route, request, result)
+        if part.num_samples:
+            actions += self._token(route, request, result.token_ids[0], result.sampled_logprobs)
         return actions
 
-    def _token(self, route: Route, request: Request, token_id: int) -> list[Action]:
-        """Give a live request its next token, and its end if that was the last."""
+    def _first_tokens(self, route: Route, first: Request, result: PartResult) -> list[Action]:
+        """Let several outputs of one prompt begin, each with its first token."""
+        others = route.fork(first)
+        for output in others:
+            self._live.add(output)
+        actions: list[Action] = []
+        for index, output in enumerate([first, *others]):
+            logprobs = result.sampled_logprobs[index : index + 1]
+            actions += self._token(route, output, result.token_ids[index], logprobs)
+        return [*actions, *copies(first, others, self._config.page_tokens)]
+
+    def _token(
+        self, route: Route, request: Request, token_id: int, logprobs: tuple[TokenLogprobs, ...]
+    ) -> list[Action]:
+        """Give a live output its next token, and its end if that was the last."""
         text, ending = push_token(request, token_id)
-        actions: list[Action] = [
-            Output(request_id=request.request_id, child=0, token_ids=(token_id,), text=text)
-        ]
+        output = Output(
+            request_id=request.request_id,
+            child=request.child,
+            token_ids=(token_id,),
+            text=text,
+            logprobs=logprobs[0] if logprobs else None,
+        )
         if ending is not None:
-            return actions + self._finish(request, ending)
-        if request.state is RequestState.PREFILL:
-            request.move(RequestState.DECODE)
-            route.groups.add(request)
-        return actions
+            return [output, finished(request, ending), *self._drop(request)]
+        route.go_on(request)
+        return [output]
 
     def _cancelled(self, event: Cancelled) -> list[Action]:
         """End a request on its caller's wish; text held back is only for one who still listens."""
-        request = self._requests.get(event.request_id)
-        if request is None:
-            return []
-        text = request.spec.texts[0].flush() if event.cause == "abort" else ""
         actions: list[Action] = []
-        if text:
-            actions.append(Output(request_id=request.request_id, child=0, token_ids=(), text=text))
-        return actions + self._finish(request, Ending(reason="abort"))
-
-    def _finish(self, request: Request, ending: Ending) -> list[Action]:
-        """End a request as it should."""
-        return [finished(request, ending), *self._drop(request)]
-
-    def _fail(self, request: Request, reason: str) -> list[Action]:
-        """End a request whose route is gone."""
-        error = StageUnavailable(reason, retry_after_s=ROUTE_RETRY_S)
-        return [Failed(request_id=request.request_id, error=error), *self._drop(request)]
+        for request in self._live.of(event.request_id):
+            actions += aborted(request, is_heard=event.cause == "abort")
+            actions += self._drop(request)
+        return actions
 
     def _drop(self, request: Request) -> list[Action]:
-        """Forget a request, wherever it stands; what is in flight keeps its pages."""
-        del self._requests[request.request_id]
+        """Forget an output, wherever it stands; what is in flight keeps its pages."""
+        self._live.remove(request)
         self._queue.remove(request)
         actions = release_lease(request)
         request.move(RequestState.FINISHED)

@@ -16,7 +16,7 @@ class EngineConfig:
     chunked_prefill_tokens: int
     """Most prefill tokens in one microbatch, >= 1; decode rows come on top."""
     max_running_requests: int
-    """Most requests that have a row, >= 1."""
+    """Most outputs that have a row, >= 1."""
     max_queued_requests: int
     """Most requests that wait for a row, >= 1; more are refused."""
     load_timeout_s: float

@@ -118,6 +118,8 @@ class Matched:
     request_id: str
     num_pages: int
     lease_id: str | None
+    child: int = 0
+    """As asked."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -53,7 +53,7 @@ class Loads:
     def start(self, request: Request, *, now_s: float) -> SendLoad:
         """Begin to load the whole match of a request."""
         load_id, self._next_id = self._next_id, self._next_id + 1
-        digests = request.spec.digests[: request.num_match_pages]
+        digests = tuple(request.digests[: request.num_match_pages])
         self._open[load_id] = _Load(
             request=request, asked=len(digests), deadline_s=now_s + self._timeout_s
         )

@@ -1,4 +1,4 @@
-"""What a result means for its request: progress, text, and perhaps the end. Pure.
+"""What a result means for its output: progress, text, and perhaps the end. Pure.
 
 An end id is reported among the output ids but its text is not shown, and it ends the output at
 once; what the text sink held back comes with it. A stop string ends the output at once too, also
@@ -12,13 +12,14 @@ import dataclasses
 from typing import Literal
 
 from chunkmesh.errors import InvariantViolated
-from scheduler.actions import Finished, Progress
+from chunkmesh.logprobs import TokenLogprobs
+from scheduler.actions import Finished, Output, Progress, PromptLogprobs
 from scheduler.request import Request
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Ending:
-    """Why a request ended; at most one of the two matches is set."""
+    """Why an output ended; at most one of the two matches is set."""
 
     reason: Literal["stop", "length", "abort"]
     matched_stop: str | None = None
@@ -26,14 +27,16 @@ class Ending:
 
 
 def push_token(request: Request, token_id: int) -> tuple[str, Ending | None]:
-    """Give a request its next output token; return the text to send, and the end if that was it.
+    """Give an output its next token; return the text to send, and the end if that was it.
 
     Raises:
         InvariantViolated: the output is full already.
     """
-    spec, text_sink = request.spec, request.spec.texts[0]
+    spec, text_sink = request.spec, request.spec.texts[request.child]
     if len(request.output_ids) >= spec.max_new_tokens:
         raise InvariantViolated(f"{request.request_id}: more than {spec.max_new_tokens} tokens")
+    if not request.output_ids:
+        request.first_chunks = request.chunks
     request.output_ids.append(token_id)
     ending: Ending | None = None
     if token_id in spec.end_ids:
@@ -47,13 +50,16 @@ def push_token(request: Request, token_id: int) -> tuple[str, Ending | None]:
     return text, ending
 
 
-def chunk_done(request: Request, now_s: float) -> Progress:
-    """Count one more chunk as done on every stage, and tell."""
+def chunk_done(request: Request, now_s: float) -> list[Progress]:
+    """Count one more chunk as done on every stage; tell what is more than was told."""
     chunks = request.chunks
     if chunks is None:
         raise InvariantViolated(f"{request.request_id}: a chunk without a plan")
     chunks.num_done += 1
-    return Progress(
+    if request.output_ids or chunks.done_tokens <= request.told_tokens:
+        return []
+    request.told_tokens = chunks.done_tokens
+    progress = Progress(
         request_id=request.request_id,
         total=request.prompt_tokens,
         cached=chunks.start,
@@ -62,17 +68,44 @@ def chunk_done(request: Request, now_s: float) -> Progress:
         chunks_planned=len(chunks.ends),
         eta_s=request.eta_s(now_s),
     )
+    return [progress]
 
 
-def finished(request: Request, ending: Ending) -> Finished:
-    """Sum up a request that ended as it should."""
+def tell_prompt(request: Request, start: int, logprobs: TokenLogprobs) -> list[PromptLogprobs]:
+    """Tell the log-probabilities of prompt tokens from position start on, but none twice."""
+    num_known = request.num_prompt_logprobs - (start - 1)
+    if num_known >= len(logprobs):
+        return []
+    if num_known > 0:
+        start, logprobs = start + num_known, logprobs.behind(num_known)
+    request.num_prompt_logprobs += len(logprobs)
+    return [PromptLogprobs(request_id=request.request_id, start=start, logprobs=logprobs)]
+
+
+def finished(request: Request, ending: Ending, child: int | None = None) -> Finished:
+    """Sum up an output that ended as it should: child, if it is one that has not begun."""
+    chunks = request.first_chunks or request.chunks
     return Finished(
         request_id=request.request_id,
-        child=0,
+        child=request.child if child is None else child,
         reason=ending.reason,
         matched_stop=ending.matched_stop,
         matched_token_id=ending.matched_token_id,
-        cached_tokens=request.hit_tokens,
-        chunk_tokens=request.chunks.sent_chunk_tokens() if request.chunks else (),
-        num_preemptions=0,
+        cached_tokens=chunks.start if chunks else 0,
+        chunk_tokens=chunks.sent_chunk_tokens() if chunks else (),
+        num_preemptions=request.num_preemptions,
     )
+
+
+def aborted(request: Request, *, is_heard: bool) -> list[Output | Finished]:
+    """End an output, and all it stands for, on its caller's wish.
+
+    Text that was held back is told if the caller still listens.
+    """
+    told: list[Output | Finished] = []
+    for child in request.children:
+        text = request.spec.texts[child].flush() if is_heard else ""
+        if text:
+            told.append(Output(request_id=request.request_id, child=child, token_ids=(), text=text))
+        told.append(finished(request, Ending(reason="abort"), child))
+    return told

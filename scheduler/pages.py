@@ -1,8 +1,7 @@
 """Which pages of a route's KV pool are in use. Pure; one allocator per route.
 
-A page id means the same token positions on every stage. Each page counts its holds: one of the
-request that it was handed to and one of every store that reads it. It is free again when the last
-hold goes.
+A page id means the same token positions on every stage. Each page counts its holds: one of every
+output that has it and one of every store that reads it. It is free again when the last hold goes.
 """
 
 from __future__ import annotations
@@ -52,6 +51,21 @@ class PageAllocator:
         self._num_free -= num_pages
         return tuple(chosen.tolist())
 
+    def allocate_behind(self, page_id: int) -> int:
+        """Hand out the page behind a page in use, if it is free, with one hold.
+
+        Else one in the midst of the longest free run, where the next ones can follow.
+
+        Raises:
+            InvariantViolated: none is free.
+        """
+        chosen = page_id + 1
+        if chosen == self.num_pages or self._holds[chosen]:
+            chosen = _middle_of_longest_run(np.flatnonzero(self._holds == 0))
+        self._holds[chosen] = 1
+        self._num_free -= 1
+        return chosen
+
     def pin(self, page_ids: Sequence[int]) -> None:
         """Add a hold to pages in use; each id at most once.
 
@@ -85,6 +99,20 @@ class PageAllocator:
         num_free = int(np.count_nonzero(self._holds == 0))
         if num_free != self._num_free or int(self._holds.min(initial=0)) < 0:
             raise InvariantViolated(f"{num_free} pages are free, {self._num_free} are counted")
+
+
+def _middle_of_longest_run(free: npt.NDArray[np.intp]) -> int:
+    """Choose one of the ascending free ids.
+
+    Raises:
+        InvariantViolated: there is none.
+    """
+    if not len(free):
+        raise InvariantViolated("a page is wanted, none is free")
+    starts = np.flatnonzero(np.diff(free, prepend=-2) != 1)
+    lengths = np.diff(starts, append=len(free))
+    longest = int(np.argmax(lengths))
+    return int(free[starts[longest] + lengths[longest] // 2])
 
 
 def _pick_runs(free: npt.NDArray[np.intp], num_pages: int) -> npt.NDArray[np.intp]:

@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections import deque
 
 from chunkmesh.errors import InvariantViolated
-from scheduler.request import Part
+from scheduler.events import Acked
+from scheduler.part import Part
 
 STAGE_0_CREDITS = 2
 """Microbatches that stage 0 may have: one computes, one waits."""
@@ -59,13 +60,15 @@ class Pipeline:
         self._num_sent += 1
         return self._num_sent - 1
 
-    def ack(self, stage: int, seq_no: int, *, num_sampled: int) -> tuple[Part, ...] | None:
+    def ack(self, acked: Acked) -> tuple[Part, ...] | None:
         """Take an acknowledgement; return the microbatch, or None for a duplicate.
 
         Raises:
-            InvariantViolated: it skips a seq_no, was never sent, or has not one sampled id for each
-                sampling row from the last stage and none from others; nothing has changed then.
+            InvariantViolated: it skips a seq_no, was never sent, or has not exactly the results
+                that were asked for from the last stage and none from others; nothing has changed
+                then.
         """
+        stage, seq_no = acked.stage, acked.seq_no
         num_acked = self._num_acked[stage]
         if seq_no < num_acked:
             return None
@@ -74,11 +77,7 @@ class Pipeline:
                 f"stage {stage} acknowledged {seq_no}, expected {num_acked} < {self._num_sent}"
             )
         parts = self._in_flight[seq_no - self._num_complete]
-        wanted = sum(part.is_sampled for part in parts) if stage == self.last_stage else 0
-        if num_sampled != wanted:
-            raise InvariantViolated(
-                f"stage {stage} sampled {num_sampled} ids in {seq_no}, expected {wanted}"
-            )
+        _check_results(acked, parts if stage == self.last_stage else ())
         self._num_acked[stage] += 1
         return parts
 
@@ -89,3 +88,29 @@ class Pipeline:
             complete.append(self._in_flight.popleft())
             self._num_complete += 1
         return complete
+
+
+def _check_results(acked: Acked, parts: tuple[Part, ...]) -> None:
+    """Compare what a stage tells with what parts asked for.
+
+    Raises:
+        InvariantViolated: there is more or less of something.
+    """
+    where = f"in {acked.seq_no}, expected"
+    num_samples = sum([part.num_samples for part in parts])
+    if len(acked.sampled_ids) != num_samples:
+        raise InvariantViolated(
+            f"stage {acked.stage} sampled {len(acked.sampled_ids)} ids {where} {num_samples}"
+        )
+    told = [len(logprobs) for logprobs in acked.sampled_logprobs]
+    wanted = [1] * sum([part.num_sampled_logprobs for part in parts])
+    if told != wanted:
+        raise InvariantViolated(
+            f"stage {acked.stage} told log-probabilities of {told} sampled ids {where} {wanted}"
+        )
+    told = [len(logprobs) for logprobs in acked.prompt_logprobs]
+    wanted = [part.num_targets for part in parts if part.num_targets]
+    if told != wanted:
+        raise InvariantViolated(
+            f"stage {acked.stage} told log-probabilities of {told} prompt tokens {where} {wanted}"
+        )

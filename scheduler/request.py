@@ -1,25 +1,31 @@
-"""One request on its way through the engine: its state, pages, chunks and output. Pure.
+"""One output of a request on its way through the engine: state, pages, chunks and tokens. Pure.
 
 WAITING -> QUEUED -> LOADING -> PREFILL -> DECODE -> FINISHED
-              |                    ^
-              +--------------------+         FINISHED can follow every state.
+   ^          |         |          ^ |       |
+   |          +---------|----------+ |       |       FINISHED can follow every state.
+   +---- LEAVING <------+------------+-------+
+
+Of n outputs only the first one exists, and stands for all, until the prompt's first tokens are
+there (fork.py).
 """
 
 from __future__ import annotations
 
 import dataclasses
 import enum
+from collections.abc import Sequence
 
 import numpy as np
 
 from chunkmesh.errors import InvariantViolated
 from chunkmesh.pages import TokenIds, extend_chain
+from chunkmesh.token_counts import TokenCounts, count_tokens
 from scheduler.chunking import ChunkPlan
 from scheduler.events import RequestSpec
 
 
 class RequestState(enum.Enum):
-    """Where a request stands."""
+    """Where an output stands."""
 
     WAITING = "waiting"
     """HiCache has not answered yet."""
@@ -31,6 +37,8 @@ class RequestState(enum.Enum):
     """Chunks are sent or in flight."""
     DECODE = "decode"
     """Has at least one output token and is a member of a decode group."""
+    LEAVING = "leaving"
+    """Gives its pages to others and waits again, as soon as nothing of it is in flight."""
     FINISHED = "finished"
     """Its end was told; pages may still wait for microbatches in flight."""
 
@@ -38,33 +46,62 @@ class RequestState(enum.Enum):
 _NEXT = {
     RequestState.WAITING: {RequestState.QUEUED, RequestState.FINISHED},
     RequestState.QUEUED: {RequestState.LOADING, RequestState.PREFILL, RequestState.FINISHED},
-    RequestState.LOADING: {RequestState.PREFILL, RequestState.FINISHED},
-    RequestState.PREFILL: {RequestState.DECODE, RequestState.FINISHED},
-    RequestState.DECODE: {RequestState.FINISHED},
+    RequestState.LOADING: {RequestState.PREFILL, RequestState.LEAVING, RequestState.FINISHED},
+    RequestState.PREFILL: {RequestState.DECODE, RequestState.LEAVING, RequestState.FINISHED},
+    RequestState.DECODE: {RequestState.LEAVING, RequestState.FINISHED},
+    RequestState.LEAVING: {RequestState.WAITING, RequestState.FINISHED},
     RequestState.FINISHED: set[RequestState](),
 }
 
 
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Reserve:
+    """What the outputs that do not exist yet will have, so that they can always begin."""
+
+    rows: tuple[int, ...]
+    """Of child 1, 2, and so on."""
+    page_ids: tuple[int, ...]
+    """Behind the full pages of the prompt, one for each; none if none of them needs one."""
+
+
 @dataclasses.dataclass(slots=True, kw_only=True, eq=False)
 class Request:
-    """Owner of everything that changes about one request; compared by identity."""
+    """Owner of everything that changes about one output; compared by identity."""
 
     spec: RequestSpec
+    child: int = 0
+    """0 <= child < spec.num_outputs."""
+    arrival: int = 0
+    """How many requests arrived before it."""
     state: RequestState = RequestState.WAITING
+    prompt_tokens: int = dataclasses.field(init=False)
+    """Length of the prompt."""
     num_match_pages: int = 0
-    """Leading pages that HiCache has; num_match_pages * page_tokens < prompt tokens."""
+    """Leading pages that HiCache has; num_match_pages * page_tokens < known tokens."""
     lease_id: str | None = None
-    """Held from Matched until the load ends or the request does."""
+    """Held from Matched until the load ends or the output does."""
     row: int | None = None
     """None until admission, and again once it is given back."""
-    page_ids: tuple[int, ...] = ()
-    """For all positions that it can reach; held until its last microbatch is complete."""
+    reserve: Reserve | None = None
+    """Of the outputs that it stands for beside itself, while it has a row."""
+    page_ids: list[int] = dataclasses.field(default_factory=list)
+    """From admission on; held until its last microbatch is complete."""
+    num_shared_pages: int = 0
+    """Leading pages that were handed to several outputs together."""
     num_pages_named: int = 0
     """Pages that the stages' tables have; 0 until the first microbatch names the row."""
+    is_counted: bool = False
+    """Whether the last stage knows what penalties need of the row, if anything."""
     chunks: ChunkPlan | None = None
     """Set with PREFILL."""
+    first_chunks: ChunkPlan | None = None
+    """Of the prefill that gave the first token; later ones only repeat what a preemption lost."""
     prefill_started_s: float = 0.0
     """When prefill began; 0 before."""
+    told_tokens: int = 0
+    """Leading prompt tokens that were told as processed; a prefill that is repeated adds none."""
+    num_prompt_logprobs: int = 0
+    """Prompt tokens behind the first whose log-probabilities were told."""
     output_ids: list[int] = dataclasses.field(default_factory=list)
     """0 <= len(output_ids) <= max_new_tokens; the end token included."""
     digests: list[bytes] = dataclasses.field(init=False)
@@ -73,8 +110,11 @@ class Request:
     """Leading pages that came from the cache or were given to a store."""
     num_in_flight: int = 0
     """Microbatches naming the row that some stage has not acknowledged."""
+    num_preemptions: int = 0
+    """How often it gave its pages to others and waited again."""
 
     def __post_init__(self) -> None:
+        self.prompt_tokens = len(self.spec.prompt_ids)
         self.digests = list(self.spec.digests)
 
     @property
@@ -83,14 +123,37 @@ class Request:
         return self.spec.request_id
 
     @property
-    def prompt_tokens(self) -> int:
-        """Length of the prompt."""
-        return len(self.spec.prompt_ids)
+    def age(self) -> tuple[int, int]:
+        """The one order of all outputs, oldest first: who is served first and leaves last."""
+        return self.arrival, self.child
 
     @property
-    def hit_tokens(self) -> int:
-        """Leading tokens taken from the cache; a multiple of page_tokens, < prompt_tokens."""
-        return self.chunks.start if self.chunks else 0
+    def children(self) -> range:
+        """The outputs that it stands for: all of its request while there is no first token."""
+        return range(self.child, self.child + (1 if self.output_ids else self.spec.num_outputs))
+
+    @property
+    def known_tokens(self) -> int:
+        """Length of prompt and output so far."""
+        return self.prompt_tokens + len(self.output_ids)
+
+    @property
+    def rows(self) -> list[int]:
+        """Rows of the outputs that it stands for; none without a place on a route."""
+        if self.row is None:
+            return []
+        return [self.row, *(self.reserve.rows if self.reserve else ())]
+
+    @property
+    def num_pages(self) -> int:
+        """All pages that it holds, with those that it keeps for outputs to come."""
+        return len(self.page_ids) + (len(self.reserve.page_ids) if self.reserve else 0)
+
+    @property
+    def needs_whole_prompt(self) -> bool:
+        """Whether the log-probabilities of prompt tokens are still to come: no hit is used then."""
+        is_asked = self.spec.prompt_top_logprobs is not None
+        return is_asked and self.num_prompt_logprobs < self.prompt_tokens - 1
 
     def move(self, state: RequestState) -> None:
         """Change state.
@@ -107,36 +170,50 @@ class Request:
         lease_id, self.lease_id = self.lease_id, None
         return lease_id
 
+    def take_place(self, rows: Sequence[int], page_ids: Sequence[int], *, page_tokens: int) -> None:
+        """Take rows and pages for all outputs that it stands for; each has as many of its own."""
+        num_shared = self.prompt_tokens // page_tokens
+        last = num_shared + (len(page_ids) - num_shared) // len(rows)
+        self.row, self.page_ids = rows[0], list(page_ids[:last])
+        if len(rows) > 1:
+            self.reserve = Reserve(rows=tuple(rows[1:]), page_ids=tuple(page_ids[last:]))
+
     def start_prefill(self, chunks: ChunkPlan, *, hit_pages: int, now_s: float) -> None:
-        """Go on with the tokens behind the hit."""
+        """Go on with the known tokens behind the hit."""
         self.move(RequestState.PREFILL)
         self.chunks = chunks
         self.num_pages_stored = hit_pages
         self.prefill_started_s = now_s
 
-    def take_chunk(self) -> Part:
-        """Return the next chunk and count it as sent.
+    def wait_again(self) -> None:
+        """Go back to where a new request begins, with the output so far as more of a prompt."""
+        self.move(RequestState.WAITING)
+        self.chunks = None
+        self.num_match_pages = 0
+        self.num_preemptions += 1
 
-        Raises:
-            InvariantViolated: there is none.
-        """
-        chunks = self.chunks
-        if chunks is None or chunks.is_sent:
-            raise InvariantViolated(f"{self.request_id}: no chunk is left")
-        start, num_tokens = chunks.next_start, chunks.next_tokens
-        chunks.num_sent += 1
-        return Part(request=self, start=start, end=start + num_tokens)
-
-    def decode_part(self) -> Part:
-        """Return the step that computes the newest output token's KV and samples the next one."""
-        end = self.prompt_tokens + len(self.output_ids)
-        return Part(request=self, start=end - 1, end=end)
+    def drop_pages(self) -> list[int]:
+        """Return all pages that it holds, for release, and forget them and who knew of them."""
+        held = self.page_ids + list(self.reserve.page_ids if self.reserve else ())
+        self.page_ids, self.reserve = [], None
+        self.num_shared_pages = self.num_pages_named = 0
+        self.is_counted = False
+        return held
 
     def name_pages(self, num_pages: int) -> tuple[int, ...]:
         """Return what the stages' tables lack of the first num_pages; they have it from now on."""
-        new_page_ids = self.page_ids[self.num_pages_named : num_pages]
+        new_page_ids = tuple(self.page_ids[self.num_pages_named : num_pages])
         self.num_pages_named += len(new_page_ids)
         return new_page_ids
+
+    def take_seen(self) -> TokenCounts | None:
+        """Return what penalties count of the known tokens, unless the last stage knows it."""
+        if self.is_counted:
+            return None
+        self.is_counted = True
+        if not self.spec.sampling.has_penalties:
+            return None
+        return count_tokens(self.token_ids(0, self.known_tokens))
 
     def token_ids(self, start: int, end: int) -> TokenIds:
         """Return prompt and output ids of positions [start, end); a view inside the prompt."""
@@ -154,6 +231,11 @@ class Request:
             self.digests += extend_chain(self.page_digest(known - 1, page_tokens), ids, page_tokens)
         return self.digests[index] if index >= 0 else self.spec.namespace
 
+    def leading_digests(self, num_pages: int, page_tokens: int) -> tuple[bytes, ...]:
+        """Return the digests of the first pages, whose tokens are all known."""
+        self.page_digest(num_pages - 1, page_tokens)
+        return tuple(self.digests[:num_pages])
+
     def eta_s(self, now_s: float) -> float:
         """Estimate the time until the prompt is computed, from its own rate so far."""
         if self.chunks is None or self.chunks.num_done == 0:
@@ -161,28 +243,3 @@ class Request:
         done = self.chunks.done_tokens
         rate_s = (now_s - self.prefill_started_s) / (done - self.chunks.start)
         return max(rate_s, 0.0) * (self.prompt_tokens - done)
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
-    """Positions [start, end) of one request in one microbatch: a chunk, or a decode step."""
-
-    request: Request
-    start: int
-    end: int
-    """> start."""
-
-    @property
-    def is_chunk(self) -> bool:
-        """Whether it is prefill."""
-        return self.start < self.request.prompt_tokens
-
-    @property
-    def is_sampled(self) -> bool:
-        """Whether a token is chosen behind it: never after a middle chunk."""
-        return self.end >= self.request.prompt_tokens
-
-    @property
-    def output_position(self) -> int:
-        """Output position of the token chosen behind it."""
-        return self.end - self.request.prompt_tokens

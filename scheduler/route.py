@@ -1,11 +1,11 @@
 """Everything that lives and dies with the workers of one route: pages, rows, window, loads. Pure.
 
-The engine decides what happens to a request; a route does it and says what the stages are told.
+The engine decides what happens to an output; a route does it and says what the stages are told.
 """
 
 from __future__ import annotations
 
-import heapq
+import dataclasses
 
 from chunkmesh.errors import InvariantViolated
 from scheduler.actions import (
@@ -14,23 +14,36 @@ from scheduler.actions import (
     SendCancelLoad,
     SendCommitLoad,
     SendMicrobatch,
-    SendRelease,
 )
-from scheduler.admission import pages_needed
+from scheduler.admission import pages_at_start
 from scheduler.batching import describe, next_parts
 from scheduler.chunking import ChunkPlan, ChunkStrategy
 from scheduler.decode_groups import DecodeGroups
 from scheduler.engine_config import EngineConfig
 from scheduler.events import RouteFormed
+from scheduler.fork import fork
 from scheduler.loads import LoadEnd, Loads
 from scheduler.pages import PageAllocator
+from scheduler.part import Part
 from scheduler.pipeline import Pipeline
-from scheduler.request import Part, Request, RequestState
+from scheduler.preemption import choose_leavers
+from scheduler.request import Request, RequestState
+from scheduler.rows import Rows
 from scheduler.stores import Stores
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Preempted:
+    """Outputs that have given their pages to others."""
+
+    requests: list[Request] = dataclasses.field(default_factory=list)
+    """WAITING, not yet in the queue."""
+    actions: list[Action] = dataclasses.field(default_factory=list)
+    """What their leaving means for others."""
+
+
 class Route:
-    """Where requests run in one epoch."""
+    """Where outputs run in one epoch."""
 
     def __init__(self, formed: RouteFormed, config: EngineConfig, chunks: ChunkStrategy) -> None:
         """Begin with all pages and rows free."""
@@ -38,6 +51,7 @@ class Route:
         self.epoch = formed.epoch
         self.num_stages = num_stages
         self.pages = PageAllocator(formed.num_pages)
+        self.rows = Rows(config.max_running_requests)
         self.pipeline = Pipeline(num_stages=num_stages, window=config.window(num_stages))
         self.groups = DecodeGroups(config.num_decode_groups(num_stages))
         self.loads = Loads(num_stages=num_stages, timeout_s=config.load_timeout_s)
@@ -47,23 +61,28 @@ class Route:
             page_tokens=config.page_tokens,
             max_outstanding=config.max_outstanding_stores,
         )
-        self.running: dict[Request, None] = {}
-        """Requests with a row, in the order of admission, at most max_running_requests."""
-        self._free_rows = list(range(config.max_running_requests))
-        """A heap. A row is free once its SendRelease was given out: stages work in order."""
+        self._running: dict[Request, None] = {}
+        """Outputs with a row, in the order of admission."""
+        self._stalled: dict[Request, None] = {}
+        """Those in DECODE that lack the page of their next position."""
+        self._leaving: dict[Request, None] = {}
+        """Those in LEAVING."""
         self._config = config
         self._chunks = chunks
 
     def has_place(self, request: Request) -> bool:
-        """Whether a row and all pages that a request can need are free."""
-        need = pages_needed(request.spec, self._config)
-        return bool(self._free_rows) and need <= self.pages.num_free
+        """Whether rows and pages to begin are free, and a page for each running output beside."""
+        if self._stalled or len(request.children) > self.rows.num_free:
+            return False
+        return pages_at_start(request, self._config) + self.rows.num_taken <= self.pages.num_free
 
     def admit(self, request: Request, *, now_s: float) -> list[Action]:
-        """Give a request its row and pages, and begin with its load or its first chunk."""
-        request.row = heapq.heappop(self._free_rows)
-        request.page_ids = self.pages.allocate(pages_needed(request.spec, self._config))
-        self.running[request] = None
+        """Give an output its row and pages, and begin with its load or its first chunk."""
+        page_ids = self.pages.allocate(pages_at_start(request, self._config))
+        request.take_place(
+            self.rows.take(len(request.children)), page_ids, page_tokens=self._config.page_tokens
+        )
+        self._running[request] = None
         if request.num_match_pages:
             request.move(RequestState.LOADING)
             return [self.loads.start(request, now_s=now_s)]
@@ -76,68 +95,131 @@ class Route:
         self._start_prefill(request, hit_pages=num_pages, now_s=now_s)
         if not num_pages:
             return [SendCancelLoad(load_id=end.load_id), *release_lease(request)]
-        page_ids = request.page_ids[:num_pages]
+        page_ids = tuple(request.page_ids[:num_pages])
         return [SendCommitLoad(load_id=end.load_id, page_ids=page_ids), *release_lease(request)]
+
+    def fork(self, first: Request) -> list[Request]:
+        """Make the other outputs of a prompt whose first tokens are there."""
+        outputs = fork(first, self._config.page_tokens)
+        for output in outputs:
+            self.pages.pin(output.page_ids[: output.num_shared_pages])
+            self._running[output] = None
+            if output.state is RequestState.LEAVING:
+                self._leaving[output] = None
+        return outputs
+
+    def go_on(self, request: Request) -> None:
+        """Let an output that has got a token decode the next one; it may have to wait for a page.
+
+        It joins a decode group with its first token since admission.
+        """
+        if request.state is RequestState.LEAVING:
+            return
+        if request.state is RequestState.PREFILL:
+            request.move(RequestState.DECODE)
+            self.groups.add(request)
+        if request.known_tokens > len(request.page_ids) * self._config.page_tokens:
+            self._stalled[request] = None
+
+    def share_pages(self) -> Preempted:
+        """Give pages to those who wait for one; if there are too few, let the youngest leave."""
+        preempted = Preempted()
+        self._depart(preempted)
+        self._give_pages()
+        if self._stalled:
+            self._make_leave()
+            self._depart(preempted)
+            self._give_pages()
+        return preempted
 
     def next_microbatch(self) -> SendMicrobatch | None:
         """Plan and count one more microbatch, if there is room for it and work to do."""
         if not self.pipeline.has_room():
             return None
-        budget_tokens = self._config.chunked_prefill_tokens
-        parts = next_parts(self.groups, self.running, chunk_budget_tokens=budget_tokens)
+        parts = next_parts(
+            self.groups,
+            self._running,
+            stalled=self._stalled,
+            chunk_budget_tokens=self._config.chunked_prefill_tokens,
+        )
         if not parts:
             return None
         for part in parts:
             part.request.num_in_flight += 1
         seq_no = self.pipeline.send(parts)
         page_tokens = self._config.page_tokens
-        return describe(parts, epoch=self.epoch, seq_no=seq_no, page_tokens=page_tokens)
+        microbatch = describe(parts, epoch=self.epoch, seq_no=seq_no, page_tokens=page_tokens)
+        self.rows.name(microbatch)
+        return microbatch
 
     def complete(self, parts: tuple[Part, ...]) -> list[Action]:
-        """Store what a microbatch has filled; free the pages of ended requests it was last for."""
+        """Store what a microbatch has filled; free the pages of ended outputs it was last for."""
         store = self.stores.start(parts)
         for part in parts:
             part.request.num_in_flight -= 1
-            self._free_if_done(part.request)
+            self._free_if_gone(part.request)
         return [] if store is None else [store]
 
     def leave(self, request: Request) -> list[Action]:
-        """Take away the row of a FINISHED request; its pages follow when none is in flight."""
+        """Take away the row of an output that goes; its pages follow when none is in flight."""
         actions: list[Action] = []
         load_id = self.loads.cancel(request)
         if load_id is not None:
             actions.append(SendCancelLoad(load_id=load_id))
         self.groups.remove(request)
-        del self.running[request]
-        row, request.row = request.row, None
-        if row is None:
+        self._stalled.pop(request, None)
+        self._leaving.pop(request, None)
+        del self._running[request]
+        if request.row is None:
             raise InvariantViolated(f"{request.request_id} runs without a row")
-        heapq.heappush(self._free_rows, row)
-        if request.num_pages_named:
-            actions.append(SendRelease(row=row))
-        self._free_if_done(request)
+        actions += self.rows.give_back(request.rows)
+        request.row = None
+        self._free_if_gone(request)
         return actions
 
     def is_at_rest(self) -> bool:
-        """Whether nothing runs, flies, loads or is stored, and every page is free."""
+        """Whether nothing runs, flies, loads or is stored, and every page and row is free."""
         self.pages.check_integrity()
-        open_work = (self.running, self.pipeline.num_in_flight, len(self.loads), len(self.stores))
+        rows, in_flight = self.rows.num_taken, self.pipeline.num_in_flight
+        open_work = (self._running, rows, in_flight, len(self.loads), len(self.stores))
         return not any(open_work) and self.pages.num_free == self.pages.num_pages
 
+    def _give_pages(self) -> None:
+        """Give those who wait for a page theirs, the oldest first, as long as there are any."""
+        oldest = sorted(self._stalled, key=lambda request: request.age)
+        for request in oldest[: self.pages.num_free]:
+            request.page_ids.append(self.pages.allocate_behind(request.page_ids[-1]))
+            del self._stalled[request]
+
+    def _make_leave(self) -> None:
+        """Let no more of those who have to leave be sent."""
+        num_pages = self.pages.num_pages
+        for request in choose_leavers(self._running, self._stalled, num_pages=num_pages):
+            request.move(RequestState.LEAVING)
+            self.groups.remove(request)
+            self._stalled.pop(request, None)
+            self._leaving[request] = None
+
+    def _depart(self, preempted: Preempted) -> None:
+        """Let those who leave wait again, once nothing of them is in flight."""
+        for request in [request for request in self._leaving if not request.num_in_flight]:
+            preempted.actions.extend([*self.leave(request), *release_lease(request)])
+            preempted.requests.append(request)
+            request.wait_again()
+
     def _start_prefill(self, request: Request, *, hit_pages: int, now_s: float) -> None:
-        """Cut what is left of the prompt."""
+        """Cut what is left of the known tokens."""
         start = hit_pages * self._config.page_tokens
-        chunks = ChunkPlan(start=start, ends=self._chunks.cut(start, request.prompt_tokens))
+        chunks = ChunkPlan(start=start, ends=self._chunks.cut(start, request.known_tokens))
         request.start_prefill(chunks, hit_pages=hit_pages, now_s=now_s)
 
-    def _free_if_done(self, request: Request) -> None:
-        """Give back the pages of a request that has ended and has nothing in flight."""
-        if request.state is RequestState.FINISHED and not request.num_in_flight:
-            self.pages.release(request.page_ids)
-            request.page_ids = ()
+    def _free_if_gone(self, request: Request) -> None:
+        """Give back the pages of an output without a row that has nothing in flight."""
+        if request.row is None and not request.num_in_flight:
+            self.pages.release(request.drop_pages())
 
 
 def release_lease(request: Request) -> list[Action]:
-    """Let go of a request's lease, if it has one."""
+    """Let go of an output's lease, if it has one."""
     lease_id = request.take_lease()
     return [] if lease_id is None else [ReleaseLease(lease_id=lease_id)]

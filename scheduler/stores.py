@@ -14,7 +14,7 @@ import dataclasses
 from chunkmesh.errors import InvariantViolated
 from scheduler.actions import CommitPages, PageToStore, SendStore
 from scheduler.pages import PageAllocator
-from scheduler.request import Part
+from scheduler.part import Part
 
 
 @dataclasses.dataclass(slots=True, kw_only=True)

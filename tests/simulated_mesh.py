@@ -1,7 +1,7 @@
 """An engine with simulated stages and a simulated HiCache, moved one step at a time.
 
-Checks everything that the engine says while it goes: order, window, budgets, one end for each
-request, leases given back once, nothing about those who have ended.
+Checks everything that the engine says while it goes: what clients hear, one end for each output,
+leases given back once, nothing about those who have ended; and its orders (order_checks.py).
 """
 
 from __future__ import annotations
@@ -9,6 +9,10 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Sequence
 
+import numpy as np
+
+from chunkmesh.logprobs import TokenLogprobs
+from chunkmesh.pages import extend_chain
 from scheduler.actions import (
     Action,
     CommitPages,
@@ -17,8 +21,8 @@ from scheduler.actions import (
     MatchPrefix,
     Output,
     Progress,
+    PromptLogprobs,
     ReleaseLease,
-    SendMicrobatch,
 )
 from scheduler.engine import Engine
 from scheduler.engine_config import EngineConfig
@@ -33,7 +37,8 @@ from scheduler.events import (
     RouteLost,
     Tick,
 )
-from tests.simulated_stage import PAGE_TOKENS, Redis, SimulatedStage, next_token
+from tests.order_checks import OrderChecks
+from tests.simulated_stage import PAGE_TOKENS, Redis, SimulatedStage, log_probs, next_token
 
 NUM_PAGES = 40
 
@@ -41,14 +46,18 @@ NUM_PAGES = 40
 class SimulatedMesh:
     """Everything around the engine."""
 
-    def __init__(self, config: EngineConfig, *, num_stages: int) -> None:
+    def __init__(
+        self, config: EngineConfig, *, num_stages: int, num_pages: int = NUM_PAGES
+    ) -> None:
         """Form the first route."""
         self.engine = Engine(config)
         self.specs: dict[str, RequestSpec] = {}
-        self.ended: dict[str, Finished | Failed] = {}
+        self.finished: dict[tuple[str, int], Finished] = {}
+        """By request and child."""
+        self.failed: dict[str, Failed] = {}
         self.cancelled: set[str] = set()
         self._config = config
-        self._num_stages = num_stages
+        self._num_stages, self._num_pages = num_stages, num_pages
         self._now_s = 0.0
         self._epoch = 0
         self._stages: list[SimulatedStage] = []
@@ -59,10 +68,11 @@ class SimulatedMesh:
         self._committed: dict[bytes, set[int]] = {}
         self._leases: set[str] = set()
         self._num_leases = 0
-        self._num_sent = 0
-        self._num_acked = [0] * num_stages
-        self._covered: dict[str, int] = {}
-        self._outputs: dict[str, list[int]] = {}
+        self._outputs: dict[tuple[str, int], list[int]] = {}
+        self._processed: dict[str, int] = {}
+        """Prompt tokens that a client knows to be computed."""
+        self._prompt_told: dict[str, int] = {}
+        """Prompt tokens behind the first whose log-probabilities a client knows."""
         self.form()
 
     def form(self) -> None:
@@ -70,17 +80,25 @@ class SimulatedMesh:
         for stage in self._stages:
             self._ghosts += stage.said
         self._epoch += 1
-        self._num_sent, self._num_acked = 0, [0] * self._num_stages
+        self._checks = OrderChecks(
+            self._config,
+            num_stages=self._num_stages,
+            epoch=self._epoch,
+            specs=self.specs,
+            outputs=self._outputs,
+        )
         self._stages = [
             SimulatedStage(
                 index=index,
                 epoch=self._epoch,
-                num_pages=NUM_PAGES,
+                num_pages=self._num_pages,
                 is_last=index == self._num_stages - 1,
             )
             for index in range(self._num_stages)
         ]
-        self._give(RouteFormed(epoch=self._epoch, num_stages=self._num_stages, num_pages=NUM_PAGES))
+        self._give(
+            RouteFormed(epoch=self._epoch, num_stages=self._num_stages, num_pages=self._num_pages)
+        )
 
     def lose(self) -> None:
         """Lose the route."""
@@ -92,12 +110,13 @@ class SimulatedMesh:
     def arrive(self, spec: RequestSpec) -> None:
         """Let a request arrive."""
         self.specs[spec.request_id] = spec
-        self._outputs[spec.request_id] = []
+        self._outputs |= {(spec.request_id, child): [] for child in range(spec.num_outputs)}
+        self._processed[spec.request_id] = self._prompt_told[spec.request_id] = 0
         self._give(Arrived(spec=spec))
 
     def cancel(self, request_id: str) -> None:
         """Let a client give up."""
-        if request_id not in self.ended:
+        if request_id in self.specs and not self._has_ended(request_id):
             self.cancelled.add(request_id)
         self._give(Cancelled(request_id=request_id, cause="gone"))
 
@@ -134,30 +153,42 @@ class SimulatedMesh:
         """Check that everything is as if nothing had ever run, and all answers are right."""
         assert self.engine.is_idle()
         assert not self._leases
-        assert set(self.ended) == set(self.specs)
-        for request_id, end in self.ended.items():
-            if isinstance(end, Failed):
-                continue
-            outputs = self._outputs[request_id]
+        assert all(self._has_ended(request_id) for request_id in self.specs)
+        for (request_id, child), end in self.finished.items():
+            output = self._outputs[request_id, child]
+            expected = self._expected(request_id, child)
             if end.reason == "abort":
                 assert request_id in self.cancelled
-                assert outputs == self._expected(request_id)[: len(outputs)]
-            else:
-                assert outputs == self._expected(request_id)
-                total = end.cached_tokens + sum(end.chunk_tokens)
-                assert total == len(self.specs[request_id].prompt_ids)
+                assert output == expected[: len(output)]
+                continue
+            spec = self.specs[request_id]
+            assert output == expected
+            assert end.cached_tokens + sum(end.chunk_tokens) == len(spec.prompt_ids)
+            if spec.prompt_top_logprobs is not None:
+                assert end.cached_tokens == 0
+                assert self._prompt_told[request_id] == len(spec.prompt_ids) - 1
 
-    def _expected(self, request_id: str) -> list[int]:
+    def _has_ended(self, request_id: str) -> bool:
+        """Whether nothing more may come of a request."""
+        num_outputs = self.specs[request_id].num_outputs
+        ends = [(request_id, child) in self.finished for child in range(num_outputs)]
+        return request_id in self.failed or all(ends)
+
+    def _expected(self, request_id: str, child: int) -> list[int]:
         """Return the whole output that a request must have."""
         spec = self.specs[request_id]
         context: list[int] = spec.prompt_ids.tolist()
         outputs: list[int] = []
         while len(outputs) < spec.max_new_tokens:
             forbidden = sorted(spec.end_ids) if len(outputs) < spec.min_new_tokens else []
-            outputs.append(next_token(context + outputs, forbidden))
+            outputs.append(next_token(context + outputs, forbidden, child))
             if outputs[-1] in spec.end_ids:
                 break
         return outputs
+
+    def _known(self, request_id: str, child: int) -> list[int]:
+        """Return prompt and output so far."""
+        return self.specs[request_id].prompt_ids.tolist() + self._outputs[request_id, child]
 
     def _give(self, event: Event) -> None:
         """Give the engine an event and do what it says."""
@@ -169,7 +200,7 @@ class SimulatedMesh:
         """Hear what a stage said first."""
         event = stage.said.popleft()
         if isinstance(event, Acked):
-            self._num_acked[event.stage] += 1
+            self._checks.acked(event.stage)
         self._give(event)
 
     def _answer_match(self, match: MatchPrefix) -> None:
@@ -184,15 +215,20 @@ class SimulatedMesh:
         if lease_id is not None:
             self._num_leases += 1
             self._leases.add(lease_id)
-        request_id = match.request_id
-        self._give(Matched(request_id=request_id, num_pages=num_pages, lease_id=lease_id))
+        self._give(
+            Matched(
+                request_id=match.request_id,
+                child=match.child,
+                num_pages=num_pages,
+                lease_id=lease_id,
+            )
+        )
 
     def _do(self, action: Action) -> None:
         """Do one action."""
         match action:
             case MatchPrefix():
-                prompt_tokens = len(self.specs[action.request_id].prompt_ids)
-                assert 0 < len(action.digests) * PAGE_TOKENS < prompt_tokens
+                self._check_match(action)
                 self._matching.append(action)
             case ReleaseLease(lease_id=lease_id):
                 self._leases.remove(lease_id)
@@ -200,44 +236,66 @@ class SimulatedMesh:
                 for page in pages:
                     assert page.page_index or page.parent == namespace
                     self._committed.setdefault(page.digest, set()).add(index)
-            case Output(request_id=request_id, token_ids=token_ids):
-                assert request_id not in self.ended
-                self._outputs[request_id] += token_ids
-            case Progress(request_id=request_id):
-                assert request_id not in self.ended
-            case Finished(request_id=request_id) | Failed(request_id=request_id):
-                assert request_id not in self.ended
-                self.ended[request_id] = action
+            case Output() | Progress() | PromptLogprobs() | Finished() | Failed():
+                self._hear_news(action)
             case _:
-                if isinstance(action, SendMicrobatch):
-                    self._check(action)
+                self._checks.check(action)
                 for stage in self._stages:
                     stage.orders.append(action)
 
-    def _check(self, microbatch: SendMicrobatch) -> None:
-        """Check a microbatch against everything that stages and clients count on."""
-        assert (self._epoch, self._num_sent) == (microbatch.epoch, microbatch.seq_no)
-        self._num_sent += 1
-        assert self._num_sent - self._num_acked[-1] <= self._config.window(self._num_stages)
-        assert self._num_sent - self._num_acked[0] <= 2
-        rows = [entry.row for entry in microbatch.entries]
-        assert len(set(rows)) == len(rows)
-        assert microbatch.num_tokens <= self._config.max_microbatch_tokens
-        sampled = {sample.entry for sample in microbatch.samples}
-        prefill_tokens = 0
-        for index, entry in enumerate(microbatch.entries):
-            assert entry.request_id not in self.ended
-            prompt_tokens = len(self.specs[entry.request_id].prompt_ids)
-            end = entry.start + entry.num_tokens
-            if entry.request_id in self._covered:
-                assert self._covered[entry.request_id] == entry.start
-            else:
-                assert entry.start % PAGE_TOKENS == 0
-            assert entry.num_tokens >= 1
-            self._covered[entry.request_id] = end
-            assert (end >= prompt_tokens) == (index in sampled)
-            prefill_tokens += entry.num_tokens if entry.start < prompt_tokens else 0
-        assert prefill_tokens <= self._config.chunked_prefill_tokens
+    def _hear_news(self, news: Output | Progress | PromptLogprobs | Finished | Failed) -> None:
+        """Be the client: nothing comes late, twice or out of order."""
+        request_id = news.request_id
+        assert not self._has_ended(request_id)
+        match news:
+            case Output():
+                assert (request_id, news.child) not in self.finished
+                self._check_logprobs(news)
+                self._outputs[request_id, news.child] += news.token_ids
+            case Progress(processed=processed):
+                assert processed > self._processed[request_id]
+                assert not self._outputs[request_id, 0]
+                self._processed[request_id] = processed
+            case PromptLogprobs(start=start, logprobs=logprobs):
+                assert start == self._prompt_told[request_id] + 1
+                self._prompt_told[request_id] += len(logprobs)
+                spec = self.specs[request_id]
+                ids = spec.prompt_ids.tolist()
+                told = ids[start : start + len(logprobs)]
+                _check_equal(logprobs, log_probs(ids[:start], told, spec.prompt_top_logprobs or 0))
+            case Finished(child=child):
+                assert (request_id, child) not in self.finished
+                self.finished[request_id, child] = news
+            case Failed():
+                self.failed[request_id] = news
+
+    def _check_logprobs(self, output: Output) -> None:
+        """Log-probabilities come with each token exactly if they were asked for."""
+        num_top = self.specs[output.request_id].sampling.top_logprobs
+        if num_top is None or not output.token_ids:
+            assert output.logprobs is None
+            return
+        assert output.logprobs is not None
+        known = self._known(output.request_id, output.child)
+        _check_equal(output.logprobs, log_probs(known, output.token_ids, num_top))
+
+    def _check_match(self, match: MatchPrefix) -> None:
+        """The pages asked for are known, and leave at least one token to compute."""
+        spec = self.specs[match.request_id]
+        known = self._known(match.request_id, match.child)
+        assert 0 < len(match.digests) * PAGE_TOKENS < len(known)
+        ids = np.array(known, dtype=np.uint32)
+        chain = extend_chain(spec.namespace, ids, PAGE_TOKENS)
+        assert match.digests == chain[: (len(known) - 1) // PAGE_TOKENS]
+        if spec.prompt_top_logprobs is not None:
+            assert self._prompt_told[match.request_id] == len(spec.prompt_ids) - 1
+
+
+def _check_equal(told: TokenLogprobs, expected: TokenLogprobs) -> None:
+    """Compare log-probabilities."""
+    assert np.array_equal(told.logprobs_T, expected.logprobs_T)
+    assert np.array_equal(told.top_ids_Tk, expected.top_ids_Tk)
+    assert np.array_equal(told.top_logprobs_Tk, expected.top_logprobs_Tk)
 
 
 def run(mesh: SimulatedMesh, choose: Callable[[int], int], *, num_moves: int) -> bool:

@@ -6,17 +6,22 @@ when they run, not when they were ordered: a page that was freed too early is ca
 
 from __future__ import annotations
 
-from collections import deque
+import dataclasses
+from collections import Counter, deque
 from collections.abc import Sequence
 
 import numpy as np
 
+from chunkmesh.logprobs import TokenLogprobs
 from chunkmesh.pages import extend_chain
 from scheduler.actions import (
     Action,
     PlannedEntry,
+    PlannedSample,
+    PlannedTargets,
     SendCancelLoad,
     SendCommitLoad,
+    SendCopyPages,
     SendLoad,
     SendMicrobatch,
     SendRelease,
@@ -30,12 +35,24 @@ Redis = dict[tuple[bytes, int], Page]
 """Contents by page digest and stage."""
 
 
-def next_token(context: Sequence[int], forbidden_ids: Sequence[int]) -> int:
+def next_token(context: Sequence[int], forbidden_ids: Sequence[int], child: int = 0) -> int:
     """Choose the token behind a context, as every simulated model does."""
-    token_id = (7 * sum(context) + len(context)) % 13 + 2
+    token_id = (7 * sum(context) + len(context) + 5 * child) % 13 + 2
     while token_id in forbidden_ids:
         token_id += 1
     return token_id
+
+
+def log_probs(context: Sequence[int], token_ids: Sequence[int], num_top: int) -> TokenLogprobs:
+    """Return what every simulated model tells of the tokens that follow a context."""
+    tokens = np.array([*context, *token_ids])
+    values = -(np.cumsum(tokens)[len(context) :] * 31 + token_ids) % 1009
+    tops = np.arange(num_top)
+    return TokenLogprobs(
+        logprobs_T=values.astype(np.float32),
+        top_ids_Tk=(values[:, None] + tops).astype(np.uint32),
+        top_logprobs_Tk=(values[:, None] - tops).astype(np.float32),
+    )
 
 
 class SimulatedStage:
@@ -54,6 +71,11 @@ class SimulatedStage:
         self._index, self._epoch, self._is_last = index, epoch, is_last
         self._pool = [[-1] * PAGE_TOKENS for _ in range(num_pages)]
         self._tables: dict[int, list[int]] = {}
+        """Of the rows that an entry has named."""
+        self._seen: dict[int, Counter[int]] = {}
+        """Last stage: what each row has seen that samples with penalties."""
+        self._sampled: set[int] = set()
+        """Last stage: rows that a sample has named."""
         self._staging: dict[int, list[Page]] = {}
         self._cancelled: set[int] = set()
 
@@ -78,8 +100,16 @@ class SimulatedStage:
             case SendCancelLoad(load_id=load_id):
                 self._staging.pop(load_id, None)
                 self._cancelled.add(load_id)
+            case SendCopyPages(source_ids=source_ids, target_ids=target_ids):
+                assert len(set(target_ids)) == len(target_ids)
+                assert not set(source_ids) & set(target_ids)
+                for source, target in zip(source_ids, target_ids, strict=True):
+                    self._pool[target] = list(self._pool[source])
             case SendRelease(row=row):
-                del self._tables[row]
+                assert row in self._tables or row in self._sampled or not self._is_last
+                self._tables.pop(row, None)
+                self._seen.pop(row, None)
+                self._sampled.discard(row)
             case SendLoad() | SendStore() as order:
                 self.beside.append(order)
 
@@ -114,20 +144,53 @@ class SimulatedStage:
         for entry in microbatch.entries:
             self._write(entry, token_ids[: entry.num_tokens])
             token_ids = token_ids[entry.num_tokens :]
-        sampled = []
-        for sample in microbatch.samples:
-            entry = microbatch.entries[sample.entry]
-            context = self._read(entry.row, entry.start + entry.num_tokens)
-            sampled.append(next_token(context, sample.forbidden_ids))
         self.num_computed += 1
-        self.said.append(
-            Acked(
-                epoch=self._epoch,
-                stage=self._index,
-                seq_no=microbatch.seq_no,
-                sampled_ids=tuple(sampled) if self._is_last else (),
-            )
+        acked = Acked(epoch=self._epoch, stage=self._index, seq_no=microbatch.seq_no)
+        self.said.append(self._results(acked, microbatch) if self._is_last else acked)
+
+    def _results(self, acked: Acked, microbatch: SendMicrobatch) -> Acked:
+        """Add what only the last stage tells."""
+        sampled, logprobs = [], []
+        for sample in microbatch.samples:
+            context = self._context(microbatch.entries[sample.entry])
+            token_id = next_token(context, sample.forbidden_ids, sample.child)
+            self._count(sample, context, token_id)
+            sampled.append(token_id)
+            if sample.sampling.top_logprobs is not None:
+                logprobs.append(log_probs(context, [token_id], sample.sampling.top_logprobs))
+        return dataclasses.replace(
+            acked,
+            sampled_ids=tuple(sampled),
+            sampled_logprobs=tuple(logprobs),
+            prompt_logprobs=tuple(
+                self._prompt(microbatch.entries[targets.entry], targets)
+                for targets in microbatch.prompt_targets
+            ),
         )
+
+    def _count(self, sample: PlannedSample, context: list[int], token_id: int) -> None:
+        """Count for penalties; what was counted must be prompt and output so far."""
+        self._sampled.add(sample.row)
+        if not sample.sampling.has_penalties:
+            assert sample.seen is None
+            return
+        if sample.seen is not None:
+            assert sample.row not in self._seen
+            ids, counts = sample.seen.ids.tolist(), sample.seen.counts.tolist()
+            self._seen[sample.row] = Counter(dict(zip(ids, counts, strict=True)))
+        assert self._seen[sample.row] == Counter(context)
+        self._seen[sample.row][token_id] += 1
+
+    def _prompt(self, entry: PlannedEntry, targets: PlannedTargets) -> TokenLogprobs:
+        """Tell of prompt tokens; all but the last of them must be the entry's own."""
+        target_ids = targets.target_ids.tolist()
+        context = self._context(entry)
+        assert context[entry.start + 1 :] == target_ids[: entry.num_tokens - 1]
+        return log_probs(context[: entry.start + 1], target_ids, targets.top_logprobs)
+
+    def _context(self, entry: PlannedEntry) -> list[int]:
+        """Return the tokens that an entry's last token sees."""
+        return self._read(entry.row, entry.start + entry.num_tokens)
 
     def _write(self, entry: PlannedEntry, token_ids: list[int]) -> None:
         """Write one entry's tokens; its row's table must be just long enough."""

@@ -22,8 +22,14 @@ def make_spec(
     text: TextSink | None = None,
     page_tokens: int = 16,
     namespace: bytes = NAMESPACE,
+    sampling: Sampling = GREEDY,
+    num_outputs: int = 1,
+    prompt_top_logprobs: int | None = None,
 ) -> RequestSpec:
-    """Build a greedy request; a prompt given as a length is made of ids 0, 1, 2, ..."""
+    """Build a request; a prompt given as a length is made of ids 0, 1, 2, ...
+
+    text is the first output's.
+    """
     prompt_ids = np.arange(prompt, dtype=np.uint32) if isinstance(prompt, int) else prompt
     return RequestSpec(
         request_id=request_id,
@@ -33,6 +39,7 @@ def make_spec(
         max_new_tokens=max_new_tokens,
         min_new_tokens=min_new_tokens,
         end_ids=end_ids,
-        sampling=GREEDY,
-        texts=(text or LetterText(),),
+        sampling=sampling,
+        texts=(text or LetterText(), *(LetterText() for _ in range(1, num_outputs))),
+        prompt_top_logprobs=prompt_top_logprobs,
     )

@@ -18,7 +18,7 @@ def _prefilling(request_id: str, row: int, prompt: int, *, chunk_tokens: int = 6
         spec=make_spec(request_id, prompt),
         state=RequestState.PREFILL,
         row=row,
-        page_ids=tuple(range(10 * row, 10 * row + 10)),
+        page_ids=list(range(10 * row, 10 * row + 10)),
         chunks=ChunkPlan(start=0, ends=FixedChunks(chunk_tokens).cut(0, prompt)),
     )
 
@@ -29,7 +29,7 @@ def test_decode_rows_then_whole_chunks() -> None:
         make_spec("d", 16, max_new_tokens=9), min_new_tokens=3, end_ids=frozenset({8, 7})
     )
     decoding = Request(
-        spec=spec, state=RequestState.DECODE, row=0, page_ids=(0, 1), num_pages_named=1
+        spec=spec, state=RequestState.DECODE, row=0, page_ids=[0, 1], num_pages_named=1
     )
     decoding.output_ids = [90, 91]
     groups = DecodeGroups(2)

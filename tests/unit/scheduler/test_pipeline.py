@@ -5,14 +5,22 @@ from __future__ import annotations
 import pytest
 
 from chunkmesh.errors import InvariantViolated
+from scheduler.events import Acked
+from scheduler.part import Part
 from scheduler.pipeline import Pipeline
-from scheduler.request import Part, Request
+from scheduler.request import Request
 from tests.specs import make_spec
 
 
 def _parts() -> tuple[Part, ...]:
     """Return a microbatch of one middle chunk."""
-    return (Part(request=Request(spec=make_spec("a", 8)), start=0, end=4),)
+    request = Request(spec=make_spec("a", 8))
+    return (Part(request=request, start=0, end=4, is_chunk=True, num_samples=0),)
+
+
+def _acked(stage: int, seq_no: int) -> Acked:
+    """Return the acknowledgement of a microbatch that samples nothing."""
+    return Acked(epoch=1, stage=stage, seq_no=seq_no)
 
 
 def test_stage_0_has_two() -> None:
@@ -20,7 +28,7 @@ def test_stage_0_has_two() -> None:
     pipeline = Pipeline(num_stages=4, window=5)
     assert [pipeline.send(_parts()), pipeline.send(_parts())] == [0, 1]
     assert not pipeline.has_room()
-    pipeline.ack(0, 0, num_sampled=0)
+    pipeline.ack(_acked(0, 0))
     assert pipeline.has_room()
 
 
@@ -29,10 +37,10 @@ def test_window_counts_to_the_last_stage() -> None:
     pipeline = Pipeline(num_stages=3, window=2)
     for seq_no in range(2):
         pipeline.send(_parts())
-        pipeline.ack(0, seq_no, num_sampled=0)
-        pipeline.ack(1, seq_no, num_sampled=0)
+        pipeline.ack(_acked(0, seq_no))
+        pipeline.ack(_acked(1, seq_no))
     assert not pipeline.has_room()
-    pipeline.ack(2, 0, num_sampled=0)
+    pipeline.ack(_acked(2, 0))
     assert pipeline.has_room()
     with pytest.raises(InvariantViolated, match="no room"):
         _ = [pipeline.send(_parts()) for _ in range(2)]
@@ -44,12 +52,12 @@ def test_complete_when_all_stages_acked_in_any_order() -> None:
     first, second = _parts(), _parts()
     pipeline.send(first)
     pipeline.send(second)
-    assert pipeline.ack(1, 0, num_sampled=0) is first
-    assert pipeline.ack(1, 1, num_sampled=0) is second
+    assert pipeline.ack(_acked(1, 0)) is first
+    assert pipeline.ack(_acked(1, 1)) is second
     assert pipeline.take_complete() == []
-    pipeline.ack(0, 0, num_sampled=0)
+    pipeline.ack(_acked(0, 0))
     assert pipeline.take_complete() == [first]
     assert pipeline.num_in_flight == 1
-    pipeline.ack(0, 1, num_sampled=0)
+    pipeline.ack(_acked(0, 1))
     assert pipeline.take_complete() == [second]
-    assert pipeline.ack(0, 1, num_sampled=0) is None
+    assert pipeline.ack(_acked(0, 1)) is None

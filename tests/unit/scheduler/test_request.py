@@ -9,6 +9,7 @@ import pytest
 
 from chunkmesh.errors import InvariantViolated
 from chunkmesh.pages import extend_chain
+from scheduler.part import take_chunk
 from scheduler.request import Request, RequestState
 from tests.specs import NAMESPACE, make_spec
 
@@ -18,6 +19,8 @@ _ALLOWED = {
     ("queued", "prefill"),
     ("loading", "prefill"),
     ("prefill", "decode"),
+    *((state, "leaving") for state in ("loading", "prefill", "decode")),
+    ("leaving", "waiting"),
     *((state.value, "finished") for state in RequestState if state is not RequestState.FINISHED),
 }
 
@@ -52,7 +55,7 @@ def test_digests_go_on_behind_the_prompt() -> None:
 
 def test_pages_are_named_once() -> None:
     """The stages' tables grow by exactly what they lack."""
-    request = Request(spec=make_spec("a", 100), page_ids=(4, 5, 6, 9))
+    request = Request(spec=make_spec("a", 100), page_ids=[4, 5, 6, 9])
     assert request.name_pages(2) == (4, 5)
     assert request.name_pages(2) == ()
     assert request.name_pages(3) == (6,)
@@ -62,4 +65,4 @@ def test_pages_are_named_once() -> None:
 def test_chunk_needs_a_plan() -> None:
     """A chunk of nothing would be a forward over no tokens."""
     with pytest.raises(InvariantViolated, match="no chunk is left"):
-        Request(spec=make_spec("a", 8)).take_chunk()
+        take_chunk(Request(spec=make_spec("a", 8)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 
 import numpy as np
@@ -9,13 +10,18 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
-from scheduler.actions import Finished
 from scheduler.engine_config import EngineConfig
-from tests.simulated_mesh import SimulatedMesh, run
+from scheduler.events import Sampling
+from tests.simulated_mesh import NUM_PAGES, SimulatedMesh, run
 from tests.simulated_stage import PAGE_TOKENS
-from tests.specs import make_spec
+from tests.specs import GREEDY, make_spec
 
 END_IDS = frozenset({5, 6})
+SAMPLINGS = (
+    GREEDY,
+    dataclasses.replace(GREEDY, presence_penalty=0.5),
+    dataclasses.replace(GREEDY, repetition_penalty=1.5, top_logprobs=2),
+)
 
 
 class EngineMachine(RuleBasedStateMachine):
@@ -27,9 +33,16 @@ class EngineMachine(RuleBasedStateMachine):
         max_running=st.integers(1, 6),
         max_stores=st.integers(0, 3),
         groups=st.sampled_from((None, 1, 2)),
+        num_pages=st.sampled_from((NUM_PAGES, NUM_PAGES, 12, 20)),
     )
     def start(
-        self, num_stages: int, depth: int, max_running: int, max_stores: int, groups: int | None
+        self,
+        num_stages: int,
+        depth: int,
+        max_running: int,
+        max_stores: int,
+        groups: int | None,
+        num_pages: int,
     ) -> None:
         """Form a mesh."""
         config = EngineConfig(
@@ -42,14 +55,17 @@ class EngineMachine(RuleBasedStateMachine):
             pp_async_batch_depth=depth,
             decode_groups=groups,
         )
-        self.mesh = SimulatedMesh(config, num_stages=num_stages)
+        self.mesh = SimulatedMesh(config, num_stages=num_stages, num_pages=num_pages)
 
     @rule(
-        prompt_tokens=st.integers(1, 70),
+        prompt_tokens=st.integers(1, 70) | st.integers(1, 12),
         family=st.integers(1, 2),
         max_new_tokens=st.integers(1, 12),
         min_new_tokens=st.integers(0, 3),
         namespace=st.sampled_from((b"a" * 32, b"a" * 32, b"b" * 32)),
+        num_outputs=st.sampled_from((1, 1, 2, 3)),
+        sampling=st.sampled_from(SAMPLINGS),
+        prompt_top_logprobs=st.sampled_from((None, None, None, 0, 2)),
     )
     def arrive(
         self,
@@ -58,6 +74,9 @@ class EngineMachine(RuleBasedStateMachine):
         max_new_tokens: int,
         min_new_tokens: int,
         namespace: bytes,
+        num_outputs: int,
+        sampling: Sampling,
+        prompt_top_logprobs: int | None,
     ) -> None:
         """Let a request arrive; prompts of a family share their beginning."""
         spec = make_spec(
@@ -68,6 +87,9 @@ class EngineMachine(RuleBasedStateMachine):
             end_ids=END_IDS,
             page_tokens=PAGE_TOKENS,
             namespace=namespace,
+            num_outputs=num_outputs,
+            sampling=sampling,
+            prompt_top_logprobs=prompt_top_logprobs,
         )
         self.mesh.arrive(spec)
 
@@ -120,22 +142,29 @@ TestEngine.settings = settings(
 )
 
 
-def _soak(seed: int) -> SimulatedMesh:
+def _soak(
+    seed: int, *, num_pages: int = NUM_PAGES, most_prompt: int = 70, most_new: int = 12
+) -> SimulatedMesh:
     """Serve 60 requests that share prefixes, cancelling some, on up to 4 stages."""
     rng = random.Random(seed)  # noqa: S311 - a fixed order, not a secret
     config = EngineConfig(
         page_tokens=PAGE_TOKENS,
         chunked_prefill_tokens=16,
-        max_running_requests=5,
+        max_running_requests=8,
         max_queued_requests=60,
         load_timeout_s=0.2,
         max_outstanding_stores=4,
     )
-    mesh = SimulatedMesh(config, num_stages=rng.randint(1, 4))
+    mesh = SimulatedMesh(config, num_stages=rng.randint(1, 4), num_pages=num_pages)
     for index in range(60):
-        prompt_ids = np.arange(rng.randint(1, 70), dtype=np.uint32) % 11 * rng.randint(1, 2)
         spec = make_spec(
-            f"r{index}", prompt_ids, max_new_tokens=rng.randint(1, 12), page_tokens=PAGE_TOKENS
+            f"r{index}",
+            np.arange(rng.randint(1, most_prompt), dtype=np.uint32) % 11 * rng.randint(1, 2),
+            max_new_tokens=rng.randint(1, most_new),
+            page_tokens=PAGE_TOKENS,
+            sampling=rng.choice(SAMPLINGS),
+            num_outputs=rng.choice((1, 1, 1, 2)),
+            prompt_top_logprobs=rng.choice((None, None, None, 1)),
         )
         mesh.arrive(spec)
         run(mesh, rng.randrange, num_moves=rng.randint(0, 80))
@@ -150,9 +179,23 @@ def _soak(seed: int) -> SimulatedMesh:
 
 def test_soak_reaches_what_it_is_for() -> None:
     """A simulation that never hits the cache or never cancels a running request proves nothing."""
-    ends = [end for seed in range(20) for end in _soak(seed).ended.values()]
-    finished = [end for end in ends if isinstance(end, Finished)]
-    assert len(finished) == 20 * 60
-    assert sum(end.cached_tokens > 0 for end in finished) > 200
-    assert sum(end.reason == "abort" and bool(end.chunk_tokens) for end in finished) > 10
-    assert sum(len(end.chunk_tokens) > 1 for end in finished) > 100
+    meshes = [_soak(seed) for seed in range(20)]
+    ends = [end for mesh in meshes for end in mesh.finished.values()]
+    assert sum(len(mesh.specs) for mesh in meshes) == 20 * 60
+    assert not any(mesh.failed for mesh in meshes)
+    assert sum(end.cached_tokens > 0 for end in ends) > 200
+    assert sum(end.reason == "abort" and bool(end.chunk_tokens) for end in ends) > 10
+    assert sum(len(end.chunk_tokens) > 1 for end in ends) > 100
+    assert sum(end.child > 0 for end in ends) > 200
+
+
+def test_soak_of_small_pools_reaches_what_it_is_for() -> None:
+    """Preemption in every state, also of several outputs, must leave every output what it was."""
+    meshes = [_soak(seed, num_pages=15, most_prompt=16, most_new=20) for seed in range(20)]
+    assert not any(mesh.failed for mesh in meshes)
+    ends = [end for mesh in meshes for end in mesh.finished.values() if end.reason != "abort"]
+    assert sum(end.num_preemptions > 0 for end in ends) > 150
+    assert sum(end.num_preemptions > 1 for end in ends) > 5
+    assert sum(end.num_preemptions > 0 and end.child > 0 for end in ends) > 30
+    total = sum(mesh.engine.snapshot().num_preemptions for mesh in meshes)
+    assert total >= sum(end.num_preemptions > 0 for end in ends)

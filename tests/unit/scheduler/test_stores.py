@@ -6,7 +6,8 @@ import numpy as np
 
 from chunkmesh.pages import extend_chain
 from scheduler.pages import PageAllocator
-from scheduler.request import Part, Request
+from scheduler.part import Part
+from scheduler.request import Request
 from scheduler.stores import Stores
 from tests.specs import NAMESPACE, make_spec
 
@@ -21,14 +22,19 @@ def _stores(pages: PageAllocator, max_outstanding: int = 4) -> Stores:
 def _request(request_id: str, pages: PageAllocator, namespace: bytes = NAMESPACE) -> Request:
     """Return a request of 40 tokens with pages."""
     spec = make_spec(request_id, 40, namespace=namespace)
-    return Request(spec=spec, page_ids=pages.allocate(3))
+    return Request(spec=spec, page_ids=list(pages.allocate(3)))
+
+
+def _chunk(request: Request, end: int) -> Part:
+    """Return the beginning of a prompt."""
+    return Part(request=request, start=0, end=end, is_chunk=True, num_samples=0)
 
 
 def test_keys_are_the_chain_of_the_prompt() -> None:
     """A wrong parent would hang the page into another prompt's prefix."""
     pages = PageAllocator(8)
     request = _request("a", pages)
-    store = _stores(pages).start((Part(request=request, start=0, end=40),))
+    store = _stores(pages).start((_chunk(request, 40),))
     assert store is not None
     first, second = extend_chain(NAMESPACE, np.arange(32, dtype=np.uint32), 16)
     keys = [(page.digest, page.parent, page.page_index, page.page_id) for page in store.pages]
@@ -40,7 +46,7 @@ def test_commits_are_told_by_namespace() -> None:
     pages = PageAllocator(8)
     stores = _stores(pages)
     one, two = _request("a", pages), _request("b", pages, _OTHER)
-    stores.start((Part(request=one, start=0, end=40), Part(request=two, start=0, end=17)))
+    stores.start((_chunk(one, 40), _chunk(two, 17)))
     commits = stores.stored(0, 0, (2, 0, 1))
     told = [(c.stage, c.namespace, [page.page_id for page in c.pages]) for c in commits]
     assert told == [(0, NAMESPACE, [0, 1]), (0, _OTHER, [3])]
@@ -51,7 +57,7 @@ def test_pages_are_pinned_until_all_stages_answered() -> None:
     pages = PageAllocator(8)
     stores = _stores(pages)
     request = _request("a", pages)
-    stores.start((Part(request=request, start=0, end=40),))
+    stores.start((_chunk(request, 40),))
     pages.release(request.page_ids)
     assert pages.num_free == 6
     stores.stored(0, 0, (0, 1))
@@ -65,4 +71,4 @@ def test_nothing_is_stored_when_none_may_be_outstanding() -> None:
     pages = PageAllocator(8)
     request = _request("a", pages)
     stores = _stores(pages, max_outstanding=0)
-    assert stores.start((Part(request=request, start=0, end=40),)) is None
+    assert stores.start((_chunk(request, 40),)) is None

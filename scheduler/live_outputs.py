@@ -1,0 +1,43 @@
+"""The outputs that wait or run, by their request. Pure."""
+
+from __future__ import annotations
+
+from scheduler.request import Request
+
+
+class LiveOutputs:
+    """A request is live until the last of its outputs has ended."""
+
+    def __init__(self) -> None:
+        """Begin with none."""
+        self._outputs: dict[str, dict[int, Request]] = {}
+        """Outputs of each request by child, none of them FINISHED; never empty."""
+
+    def __len__(self) -> int:
+        return len(self._outputs)
+
+    def __contains__(self, request_id: str) -> bool:
+        return request_id in self._outputs
+
+    def request_ids(self) -> list[str]:
+        """Return all requests in the order of arrival."""
+        return list(self._outputs)
+
+    def of(self, request_id: str) -> list[Request]:
+        """Return the outputs of a request, ascending by child; none if it is not live."""
+        return list(self._outputs.get(request_id, {}).values())
+
+    def find(self, request_id: str, child: int) -> Request | None:
+        """Return one output, if it is live."""
+        return self._outputs.get(request_id, {}).get(child)
+
+    def add(self, request: Request) -> None:
+        """Take an output in; children of a request come in order."""
+        self._outputs.setdefault(request.request_id, {})[request.child] = request
+
+    def remove(self, request: Request) -> None:
+        """Forget an output, and its request with the last one."""
+        outputs = self._outputs[request.request_id]
+        del outputs[request.child]
+        if not outputs:
+            del self._outputs[request.request_id]

@@ -1,0 +1,69 @@
+"""What one output has in one microbatch: a chunk or a decode step. Pure."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from chunkmesh.errors import InvariantViolated
+from scheduler.request import Request
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """Positions [start, end) of one output in one microbatch."""
+
+    request: Request
+    start: int
+    end: int
+    """> start."""
+    is_chunk: bool
+    """Whether it is prefill."""
+    num_samples: int
+    """Tokens chosen behind it: none after a middle chunk; one for each of the request's outputs
+    where a prompt ends for the first time, with consecutive children; else one."""
+    num_targets: int = 0
+    """Prompt tokens from start + 1 on whose log-probabilities it brings."""
+
+    @property
+    def output_position(self) -> int:
+        """Output position of the tokens chosen behind it."""
+        return self.end - self.request.prompt_tokens
+
+    @property
+    def num_sampled_logprobs(self) -> int:
+        """How many of its samples are told with their log-probabilities."""
+        return 0 if self.request.spec.sampling.top_logprobs is None else self.num_samples
+
+
+def take_chunk(request: Request) -> Part:
+    """Return the next chunk of an output and count it as sent.
+
+    Raises:
+        InvariantViolated: there is none.
+    """
+    chunks = request.chunks
+    if chunks is None or chunks.is_sent:
+        raise InvariantViolated(f"{request.request_id}: no chunk is left")
+    start, end = chunks.next_start, chunks.next_start + chunks.next_tokens
+    chunks.num_sent += 1
+    return Part(
+        request=request,
+        start=start,
+        end=end,
+        is_chunk=True,
+        num_samples=len(request.children) if chunks.is_sent else 0,
+        num_targets=_num_targets(request, start, end),
+    )
+
+
+def decode_step(request: Request) -> Part:
+    """Return the step that computes the newest output token's KV and samples the next one."""
+    end = request.known_tokens
+    return Part(request=request, start=end - 1, end=end, is_chunk=False, num_samples=1)
+
+
+def _num_targets(request: Request, start: int, end: int) -> int:
+    """Return how many prompt tokens a chunk predicts; 0 if none of them is news."""
+    last = min(end + 1, request.prompt_tokens)
+    is_news = request.needs_whole_prompt and last - 1 > request.num_prompt_logprobs
+    return last - (start + 1) if is_news else 0

@@ -1,0 +1,47 @@
+"""Who gives its pages to others when they run out. Pure.
+
+The youngest running output leaves, whatever it does: its work so far is the least, and those who
+came first are served first. It takes no further part in microbatches; when what it has in flight
+has arrived it waits again, in its old place, and is resumed as prompt and output. Nobody leaves
+for pages that come back by themselves: those of leavers and of ended outputs in flight, and those
+that a store still reads.
+
+The oldest running output never leaves, and always finishes: when all others have left, whatever it
+does not hold is free or comes back by itself, and the door has let in only what fits the pool
+(admission.py). So there is always one that ends, and then another that is the oldest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+from scheduler.request import Request, RequestState
+
+
+def choose_leavers(
+    running: Iterable[Request], waiting: Collection[Request], *, num_pages: int
+) -> list[Request]:
+    """Return who has to leave so that each of those who wait for a page will get one, or leaves.
+
+    running are all outputs with a row, waiting those of them that lack a page of num_pages.
+    """
+    stayers = [request for request in running if request.state is not RequestState.LEAVING]
+    num_waiting = len(waiting)
+    leavers: list[Request] = []
+    while num_waiting > num_pages - _num_held(stayers) and len(stayers) > 1:
+        youngest = max(stayers, key=lambda request: request.age)
+        stayers.remove(youngest)
+        leavers.append(youngest)
+        num_waiting -= youngest in waiting
+    return leavers
+
+
+def _num_held(requests: Iterable[Request]) -> int:
+    """Return how many pages outputs hold together; outputs of one prompt share its pages."""
+    num_own = 0
+    num_shared: dict[str, int] = {}
+    for request in requests:
+        num_own += request.num_pages - request.num_shared_pages
+        if request.num_shared_pages:
+            num_shared[request.request_id] = request.num_shared_pages
+    return num_own + sum(num_shared.values())
