@@ -142,24 +142,25 @@ TestEngine.settings = settings(
 )
 
 
-def _soak(seed: int, num_pages: int = NUM_PAGES) -> SimulatedMesh:
+def _soak(
+    seed: int, *, num_pages: int = NUM_PAGES, most_prompt: int = 70, most_new: int = 12
+) -> SimulatedMesh:
     """Serve 60 requests that share prefixes, cancelling some, on up to 4 stages."""
     rng = random.Random(seed)  # noqa: S311 - a fixed order, not a secret
     config = EngineConfig(
         page_tokens=PAGE_TOKENS,
         chunked_prefill_tokens=16,
-        max_running_requests=5,
+        max_running_requests=8,
         max_queued_requests=60,
         load_timeout_s=0.2,
         max_outstanding_stores=4,
     )
     mesh = SimulatedMesh(config, num_stages=rng.randint(1, 4), num_pages=num_pages)
     for index in range(60):
-        most = min(70, (num_pages - 8) * PAGE_TOKENS)
         spec = make_spec(
             f"r{index}",
-            np.arange(rng.randint(1, most), dtype=np.uint32) % 11 * rng.randint(1, 2),
-            max_new_tokens=rng.randint(1, 12),
+            np.arange(rng.randint(1, most_prompt), dtype=np.uint32) % 11 * rng.randint(1, 2),
+            max_new_tokens=rng.randint(1, most_new),
             page_tokens=PAGE_TOKENS,
             sampling=rng.choice(SAMPLINGS),
             num_outputs=rng.choice((1, 1, 1, 2)),
@@ -190,11 +191,11 @@ def test_soak_reaches_what_it_is_for() -> None:
 
 def test_soak_of_small_pools_reaches_what_it_is_for() -> None:
     """Preemption in every state, also of several outputs, must leave every output what it was."""
-    meshes = [_soak(seed, num_pages=14) for seed in range(20)]
+    meshes = [_soak(seed, num_pages=15, most_prompt=16, most_new=20) for seed in range(20)]
     assert not any(mesh.failed for mesh in meshes)
     ends = [end for mesh in meshes for end in mesh.finished.values() if end.reason != "abort"]
-    assert sum(end.num_preemptions > 0 for end in ends) > 200
-    assert sum(end.num_preemptions > 1 for end in ends) > 20
-    assert sum(end.num_preemptions > 0 and end.child > 0 for end in ends) > 20
+    assert sum(end.num_preemptions > 0 for end in ends) > 150
+    assert sum(end.num_preemptions > 1 for end in ends) > 5
+    assert sum(end.num_preemptions > 0 and end.child > 0 for end in ends) > 30
     total = sum(mesh.engine.snapshot().num_preemptions for mesh in meshes)
     assert total >= sum(end.num_preemptions > 0 for end in ends)
