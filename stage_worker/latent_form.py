@@ -5,7 +5,8 @@ score and every sum is as wide as the cache. Expanded, the latents of the contex
 and values that each head has of its own: scores and sums are narrow, but the whole context has to
 be expanded again for every chunk. So few rows are absorbed and many are expanded.
 
-Counted are the multiplications of one head; all heads of a model have the same.
+Counted are the multiplications of one head, as attention here does them: it takes keys and values
+of one width. All heads of a model have the same. How fast a machine does either is left out.
 Source: https://arxiv.org/abs/2405.04434
 """
 

@@ -58,6 +58,7 @@ class Buffers:
     latent: LatentBuffers | None
     """None where they are not."""
     q_THd: torch.Tensor
+    """Where keys are latent, the turned part of all rows, and the rest of absorbed ones only."""
     k_1KTd: torch.Tensor
     v_1KTd: torch.Tensor
     """The same memory as k_1KTd where keys are latent."""
