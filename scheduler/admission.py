@@ -4,9 +4,9 @@ Admission reserves the pages of what is known and of one token more, for each ou
 pages for what comes later are taken when they are needed, and if there is none the youngest output
 makes room (preemption.py). The last output token is never fed back and needs no position.
 
-So that newcomers do not at once push others out, one page for each running output must be left,
-and nobody may be waiting for one. When nothing runs, the pool is free or becomes free by itself,
-and the door has let in only what fits it.
+So that newcomers do not at once push others out, one page must be left for each running output.
+When nothing runs, the pool is free or becomes free by itself, and the door has let in only what
+fits it.
 """
 
 from __future__ import annotations

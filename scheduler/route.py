@@ -72,7 +72,7 @@ class Route:
 
     def has_place(self, request: Request) -> bool:
         """Whether rows and pages to begin are free, and a page for each running output beside."""
-        if self._stalled or len(request.children) > self.rows.num_free:
+        if len(request.children) > self.rows.num_free:
             return False
         return pages_at_start(request, self._config) + self.rows.num_taken <= self.pages.num_free
 
@@ -124,8 +124,10 @@ class Route:
     def share_pages(self) -> Preempted:
         """Give pages to those who wait for one; if there are too few, let the youngest leave."""
         preempted = Preempted()
-        self._depart(preempted)
-        self._give_pages()
+        if self._leaving:
+            self._depart(preempted)
+        if self._stalled:
+            self._give_pages()
         if self._stalled:
             self._make_leave()
             self._depart(preempted)

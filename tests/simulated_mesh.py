@@ -188,8 +188,7 @@ class SimulatedMesh:
 
     def _known(self, request_id: str, child: int) -> list[int]:
         """Return prompt and output so far."""
-        prompt: list[int] = self.specs[request_id].prompt_ids.tolist()
-        return prompt + self._outputs[request_id, child]
+        return [*self.specs[request_id].prompt_ids.tolist(), *self._outputs[request_id, child]]
 
     def _give(self, event: Event) -> None:
         """Give the engine an event and do what it says."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from chunkmesh.logprobs import TokenLogprobs
 from chunkmesh.pages import TokenIds, extend_chain
 from scheduler.events import RequestSpec, Sampling, TextSink
 from tests.letter_text import LetterText
@@ -42,4 +43,13 @@ def make_spec(
         sampling=sampling,
         texts=(text or LetterText(), *(LetterText() for _ in range(1, num_outputs))),
         prompt_top_logprobs=prompt_top_logprobs,
+    )
+
+
+def zero_logprobs(num_tokens: int) -> TokenLogprobs:
+    """Return what a model tells that is sure of everything, without the most likely ids."""
+    return TokenLogprobs(
+        logprobs_T=np.zeros(num_tokens, dtype=np.float32),
+        top_ids_Tk=np.zeros((num_tokens, 0), dtype=np.uint32),
+        top_logprobs_Tk=np.zeros((num_tokens, 0), dtype=np.float32),
     )

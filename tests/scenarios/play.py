@@ -30,7 +30,7 @@ from scheduler.events import (
 )
 from tests.letter_text import LetterText
 from tests.scenarios.show import show, show_error
-from tests.specs import make_spec
+from tests.specs import GREEDY, make_spec, zero_logprobs
 
 
 def play(text: str) -> str:
@@ -92,11 +92,12 @@ class _Scene:
     def _state(self) -> str:
         """Return the engine's counts."""
         now = self._engine.snapshot()
+        preempted = f", {now.num_preemptions} preempted" if now.num_preemptions else ""
         rest = "at rest" if self._engine.is_idle() else "busy"
         return (
             f"{rest}: {now.num_free_pages}/{now.num_pages} pages free, {now.num_running} running, "
             f"{now.num_waiting} waiting, {now.num_in_flight} in flight, {now.num_loads} loads, "
-            f"{now.num_stores} stores"
+            f"{now.num_stores} stores{preempted}"
         )
 
     def _events(  # noqa: PLR0911 - one for each command
@@ -115,8 +116,15 @@ class _Scene:
             case "arrive":
                 return [self._arrival(plain[0], named)]
             case "matched":
-                lease_id, num_pages = named.get("lease"), int(plain[1])
-                return [Matched(request_id=plain[0], num_pages=num_pages, lease_id=lease_id)]
+                request_id, _, child = plain[0].partition("/")
+                return [
+                    Matched(
+                        request_id=request_id,
+                        child=int(child or 0),
+                        num_pages=int(plain[1]),
+                        lease_id=named.get("lease"),
+                    )
+                ]
             case "gone":
                 return [Cancelled(request_id=plain[0], cause="gone")]
             case "abort":
@@ -127,16 +135,32 @@ class _Scene:
                 every = range(self._num_stages)
                 stages = list(every) if plain[0] == "*" else [int(plain[0])]
                 numbers = [int(word) for word in plain[1:]]
+                if name == "ack":
+                    return [self._ack(epoch, stage, numbers, named) for stage in stages]
                 return [self._answer(name, epoch, stage, numbers) for stage in stages]
 
+    def _ack(self, epoch: int, stage: int, numbers: list[int], named: dict[str, str]) -> Acked:
+        """Return an ack; ids and log-probabilities are the last stage's.
+
+        logprobs=N tells those of N sampled ids, prompt=N,M those of N and of M prompt tokens.
+        """
+        seq_no, *ids = numbers
+        if stage < self._num_stages - 1:
+            return Acked(epoch=epoch, stage=stage, seq_no=seq_no)
+        lengths = [int(word) for word in named.get("prompt", "").split(",") if word]
+        return Acked(
+            epoch=epoch,
+            stage=stage,
+            seq_no=seq_no,
+            sampled_ids=tuple(ids),
+            sampled_logprobs=(zero_logprobs(1),) * int(named.get("logprobs", "0")),
+            prompt_logprobs=tuple(map(zero_logprobs, lengths)),
+        )
+
     def _answer(self, name: str, epoch: int, stage: int, numbers: list[int]) -> Event:
-        """Return what one stage says; the ids of an ack are the last stage's."""
+        """Return what one stage says of a load or store."""
         number, *rest = numbers
         match name:
-            case "ack":
-                last = stage >= self._num_stages - 1
-                ids = tuple(rest) if last else ()
-                return Acked(epoch=epoch, stage=stage, seq_no=number, sampled_ids=ids)
             case "loaded":
                 return Loaded(epoch=epoch, stage=stage, load_id=number, num_pages=rest[0])
             case "stored":
@@ -154,6 +178,15 @@ class _Scene:
             end_ids=frozenset(int(word) for word in named.get("end", "").split(",") if word),
             text=LetterText(stops),
             page_tokens=self._config.page_tokens,
+            sampling=dataclasses.replace(
+                GREEDY,
+                presence_penalty=float(named.get("presence", "0")),
+                top_logprobs=int(named["logprobs"]) if "logprobs" in named else None,
+            ),
+            num_outputs=int(named.get("n", "1")),
+            prompt_top_logprobs=int(named["prompt_logprobs"])
+            if "prompt_logprobs" in named
+            else None,
         )
         return Arrived(spec=spec)
 

@@ -13,6 +13,8 @@ from scheduler.actions import (
     MatchPrefix,
     Output,
     PageToStore,
+    PlannedEntry,
+    PlannedSample,
     Progress,
     PromptLogprobs,
     ReleaseLease,
@@ -45,8 +47,8 @@ def show(action: Action) -> str:  # noqa: C901, PLR0911, PLR0912 - one line a ki
             return f"copy pages {_ids(source_ids)} to {_ids(target_ids)}"
         case SendRelease(row=row):
             return f"release row {row}"
-        case MatchPrefix(request_id=request_id, digests=digests):
-            return f"match {request_id}: {len(digests)} pages"
+        case MatchPrefix(digests=digests):
+            return f"match {_name(action)}: {len(digests)} pages"
         case ReleaseLease(lease_id=lease_id):
             return f"release lease {lease_id}"
         case Progress():
@@ -54,14 +56,15 @@ def show(action: Action) -> str:  # noqa: C901, PLR0911, PLR0912 - one line a ki
         case PromptLogprobs(request_id=request_id, start=start, logprobs=logprobs):
             return f"prompt-logprobs {request_id}: [{start},{start + len(logprobs)})"
         case Output(token_ids=token_ids, text=text):
-            return f"output {_name(action)}: {list(token_ids)} {text!r}"
+            told = " with logprobs" if action.logprobs is not None else ""
+            return f"output {_name(action)}: {list(token_ids)} {text!r}{told}"
         case Finished():
             return _finished(action)
         case Failed(request_id=request_id, error=error):
             return f"failed {request_id}: {show_error(error)}"
 
 
-def _name(action: Output | Finished) -> str:
+def _name(action: MatchPrefix | Output | Finished) -> str:
     """Return the request, and which of its outputs if not the first."""
     return f"{action.request_id}/{action.child}" if action.child else action.request_id
 
@@ -75,19 +78,30 @@ def show_error(error: ChunkMeshError) -> str:
 
 
 def _microbatch(action: SendMicrobatch) -> str:
-    """Return entries, and behind each what is sampled."""
-    samples = {sample.entry: sample for sample in action.samples}
+    """Return entries, and behind each what is sampled and which prompt tokens are told."""
+    targets = {each.entry: len(each.target_ids) for each in action.prompt_targets}
     shown = []
     for index, entry in enumerate(action.entries):
         text = f"{entry.request_id} r{entry.row} [{entry.start},{entry.start + entry.num_tokens})"
         if entry.new_page_ids:
             text += f" +pages {_ids(entry.new_page_ids)}"
-        if (sample := samples.get(index)) is not None:
-            text += f" sample {sample.position}"
-            if sample.forbidden_ids:
-                text += f" not {list(sample.forbidden_ids)}"
-        shown.append(text)
+        samples = [sample for sample in action.samples if sample.entry == index]
+        if index in targets:
+            text += f" targets [{entry.start + 1},{entry.start + 1 + targets[index]})"
+        shown.append(" ".join([text, *(_sample(sample, entry) for sample in samples)]))
     return f"send {action.seq_no}: " + " | ".join(shown)
+
+
+def _sample(sample: PlannedSample, entry: PlannedEntry) -> str:
+    """Return the position, and the row if it is another than the entry's."""
+    shown = f"sample {sample.position}"
+    if sample.row != entry.row:
+        shown += f" of r{sample.row}"
+    if sample.forbidden_ids:
+        shown += f" not {list(sample.forbidden_ids)}"
+    if sample.seen is not None:
+        shown += f" seen {int(sample.seen.counts.sum())}"
+    return shown
 
 
 def _progress(action: Progress) -> str:

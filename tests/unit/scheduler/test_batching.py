@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 
+import numpy as np
+
 from scheduler.actions import PlannedEntry, PlannedSample
 from scheduler.batching import describe, next_parts
 from scheduler.chunking import ChunkPlan, FixedChunks
 from scheduler.decode_groups import DecodeGroups
+from scheduler.part import decode_step, take_chunk
 from scheduler.request import Request, RequestState
 from tests.specs import GREEDY, make_spec
 
@@ -80,3 +83,31 @@ def _sample(
         forbidden_ids=forbidden_ids,
         seen=None,
     )
+
+
+def test_counts_are_told_with_the_first_sample_only() -> None:
+    """O09: penalties count the prompt, also where it was cached; afterwards the stage counts."""
+    spec = dataclasses.replace(
+        make_spec("a", np.array([7, 3, 7], dtype=np.uint32), max_new_tokens=9),
+        sampling=dataclasses.replace(GREEDY, frequency_penalty=0.5),
+    )
+    request = Request(spec=spec, state=RequestState.DECODE, row=0, page_ids=[0, 1])
+    request.output_ids = [3, 9]
+    sent = describe((decode_step(request),), epoch=1, seq_no=0, page_tokens=16)
+    seen = sent.samples[0].seen
+    assert seen is not None
+    assert (seen.ids.tolist(), seen.counts.tolist()) == ([3, 7, 9], [2, 2, 1])
+    request.output_ids.append(4)
+    sent = describe((decode_step(request),), epoch=1, seq_no=1, page_tokens=16)
+    assert sent.samples[0].seen is None
+
+
+def test_prompt_targets_cross_the_border_of_a_chunk() -> None:
+    """The last logits of a chunk are of the next chunk's first token; those of a prompt of none."""
+    request = _prefilling("a", 0, 40, chunk_tokens=16)
+    request.spec = dataclasses.replace(request.spec, prompt_top_logprobs=2)
+    told = []
+    for _ in range(3):
+        sent = describe((take_chunk(request),), epoch=1, seq_no=0, page_tokens=16)
+        told += [target.target_ids.tolist() for target in sent.prompt_targets]
+    assert told == [[*range(1, 17)], [*range(17, 33)], [*range(33, 40)]]

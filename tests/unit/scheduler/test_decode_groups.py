@@ -86,3 +86,22 @@ def test_removed_member_does_not_hold_its_group_back() -> None:
     groups.remove(requests[0])
     groups.arrived([requests[1]])
     assert groups.take_ready() == (requests[1],)
+
+
+def test_stalled_member_stays_behind() -> None:
+    """One that waits for a page must not hold up those that step with it, nor be sent."""
+    requests = _requests(3)
+    groups = _filled(1, requests)
+    assert groups.take_ready({requests[1]: None}) == (requests[0], requests[2])
+    assert groups.take_ready() == ()
+    groups.arrived([requests[0], requests[2]])
+    assert groups.take_ready() == tuple(requests)
+
+
+def test_group_of_stalled_members_lets_others_go() -> None:
+    """Else a group without pages would take every turn and send nothing."""
+    requests = _requests(2)
+    groups = _filled(2, requests)
+    assert groups.take_ready({requests[0]: None}) == (requests[1],)
+    assert groups.take_ready({requests[0]: None}) == ()
+    assert groups.take_ready() == (requests[0],)

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 
+from scheduler.chunking import ChunkPlan
 from scheduler.detokenizer import Detokenizer
 from scheduler.events import RequestSpec, Sampling
-from scheduler.output import Ending, push_token
+from scheduler.output import Ending, finished, push_token, tell_prompt
 from scheduler.output_text import OutputText
 from scheduler.request import Request
 from scheduler.stop_strings import StopMatcher
 from tests.bytes_tokenizer import EOS, bytes_tokenizer
+from tests.letter_text import LetterText
+from tests.specs import make_spec, zero_logprobs
 
 
 def request_with(stop: list[str], max_new_tokens: int) -> Request:
@@ -59,3 +62,40 @@ def test_text_held_back_for_a_stop_string_comes_at_the_length() -> None:
     """What might have become a stop string is text when the output ends."""
     request = request_with(["abcd"], max_new_tokens=3)
     assert ("abc", Ending(reason="length")) == play(request, "abc")
+
+
+def _told(request: Request, start: int, num_tokens: int) -> list[tuple[int, int]]:
+    """Return start and length of what is told."""
+    told = tell_prompt(request, start, zero_logprobs(num_tokens))
+    return [(each.start, len(each.logprobs)) for each in told]
+
+
+def test_prompt_logprobs_are_told_once_whatever_the_chunks() -> None:
+    """A prefill that is repeated may be cut anew; clients count on parts without gaps."""
+    request = Request(spec=make_spec("a", 20, prompt_top_logprobs=0))
+    assert _told(request, 1, 4) == [(1, 4)]
+    assert _told(request, 1, 3) == []
+    assert _told(request, 4, 3) == [(5, 2)]
+    assert _told(request, 7, 13) == [(7, 13)]
+    assert request.num_prompt_logprobs == 19
+    assert not request.needs_whole_prompt
+
+
+def test_each_output_has_its_own_text() -> None:
+    """O05: outputs of one prompt are cut at their own stops."""
+    spec = make_spec("a", 4, max_new_tokens=2, num_outputs=2)
+    request = Request(spec=spec, child=1)
+    assert push_token(request, 65) == ("A", None)
+    sinks = [text for text in spec.texts if isinstance(text, LetterText)]
+    assert [sink.pushed for sink in sinks] == [[], [65]]
+
+
+def test_what_is_told_of_the_prompt_is_of_the_first_run() -> None:
+    """A resumed output repeats work; that is not the cost of the request's prompt."""
+    request = Request(spec=make_spec("a", 40, max_new_tokens=9))
+    request.chunks = ChunkPlan(start=16, ends=(32, 40), num_sent=2)
+    _, ending = push_token(request, 65)
+    assert ending is None
+    request.chunks = ChunkPlan(start=32, ends=(41,), num_sent=1)
+    end = finished(request, Ending(reason="length"))
+    assert (end.cached_tokens, end.chunk_tokens) == (16, (16, 8))

@@ -67,3 +67,30 @@ def test_misuse_is_refused() -> None:
     with pytest.raises(InvariantViolated, match="pinned"):
         pages.pin(ids[:1])
     pages.check_integrity()
+
+
+def test_output_grows_in_place_where_it_can() -> None:
+    """Stages read neighbouring pages as one view."""
+    pages = PageAllocator(8)
+    first = pages.allocate(2)
+    assert pages.allocate_behind(first[-1]) == 2
+    assert pages.num_free == 5
+
+
+def test_output_grows_where_the_next_pages_can_follow() -> None:
+    """Behind a neighbour, one page of its own in the midst of free ones serves for many."""
+    pages = PageAllocator(12)
+    first, _ = pages.allocate(2), pages.allocate(2)
+    grown = pages.allocate_behind(first[-1])
+    assert grown == 8
+    assert [pages.allocate_behind(page_id) for page_id in (8, 9, 10)] == [9, 10, 11]
+    assert pages.allocate_behind(11) == 6
+    pages.check_integrity()
+
+
+def test_no_page_to_grow_into() -> None:
+    """The engine lets somebody leave before it asks."""
+    pages = PageAllocator(2)
+    pages.allocate(2)
+    with pytest.raises(InvariantViolated, match="none is free"):
+        pages.allocate_behind(1)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from chunkmesh.errors import InvariantViolated
@@ -9,7 +11,7 @@ from scheduler.events import Acked
 from scheduler.part import Part
 from scheduler.pipeline import Pipeline
 from scheduler.request import Request
-from tests.specs import make_spec
+from tests.specs import GREEDY, make_spec, zero_logprobs
 
 
 def _parts() -> tuple[Part, ...]:
@@ -61,3 +63,24 @@ def test_complete_when_all_stages_acked_in_any_order() -> None:
     pipeline.ack(_acked(0, 1))
     assert pipeline.take_complete() == [second]
     assert pipeline.ack(_acked(0, 1)) is None
+
+
+def test_log_probabilities_are_counted() -> None:
+    """What only a bug can say is refused before anything has changed."""
+    spec = make_spec(
+        "a", 8, sampling=dataclasses.replace(GREEDY, top_logprobs=1), prompt_top_logprobs=0
+    )
+    part = Part(
+        request=Request(spec=spec), start=0, end=8, is_chunk=True, num_samples=1, num_targets=7
+    )
+    pipeline = Pipeline(num_stages=1, window=1)
+    pipeline.send((part,))
+    acked = dataclasses.replace(_acked(0, 0), sampled_ids=(5,))
+    with pytest.raises(InvariantViolated, match=r"of \[\] sampled ids in 0, expected \[1\]"):
+        pipeline.ack(acked)
+    acked = dataclasses.replace(acked, sampled_logprobs=(zero_logprobs(1),))
+    wrong = dataclasses.replace(acked, prompt_logprobs=(zero_logprobs(6),))
+    with pytest.raises(InvariantViolated, match=r"of \[6\] prompt tokens in 0, expected \[7\]"):
+        pipeline.ack(wrong)
+    right = dataclasses.replace(acked, prompt_logprobs=(zero_logprobs(7),))
+    assert pipeline.ack(right) == (part,)

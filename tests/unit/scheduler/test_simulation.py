@@ -191,11 +191,11 @@ def test_soak_reaches_what_it_is_for() -> None:
 
 def test_soak_of_small_pools_reaches_what_it_is_for() -> None:
     """Preemption in every state, also of several outputs, must leave every output what it was."""
-    meshes = [_soak(seed, num_pages=15, most_prompt=16, most_new=20) for seed in range(20)]
+    meshes = [_soak(seed, num_pages=15, most_prompt=16, most_new=20) for seed in range(12)]
     assert not any(mesh.failed for mesh in meshes)
     ends = [end for mesh in meshes for end in mesh.finished.values() if end.reason != "abort"]
-    assert sum(end.num_preemptions > 0 for end in ends) > 150
-    assert sum(end.num_preemptions > 1 for end in ends) > 5
-    assert sum(end.num_preemptions > 0 and end.child > 0 for end in ends) > 30
+    assert sum(end.num_preemptions > 0 for end in ends) > 90
+    assert sum(end.num_preemptions > 1 for end in ends) > 3
+    assert sum(end.num_preemptions > 0 and end.child > 0 for end in ends) > 15
     total = sum(mesh.engine.snapshot().num_preemptions for mesh in meshes)
     assert total >= sum(end.num_preemptions > 0 for end in ends)
