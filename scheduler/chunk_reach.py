@@ -7,6 +7,7 @@ Borders are multiples of align_tokens, but for the first start and the last end 
 
 from __future__ import annotations
 
+import functools
 import math
 
 import numpy as np
@@ -27,7 +28,7 @@ class ChunkReach:
         self.rhythm = latency.rhythm()
         """Stages that can be the slowest, at least one."""
         self.align_tokens = align_tokens
-        self._max_chunk_tokens = math.inf if max_chunk_tokens is None else max_chunk_tokens
+        self.max_chunk_tokens: float = math.inf if max_chunk_tokens is None else max_chunk_tokens
         self._terms = tuple(
             (stage.ms_per_pair, stage.ms_per_token, stage.ms_per_prefix_token, constant_ms(stage))
             for stage in self.rhythm
@@ -44,7 +45,8 @@ class ChunkReach:
 
     def chunks_ms(self, starts: FloatArray, ends: FloatArray) -> FloatArray:
         """Return the times of chunks, each on the stage that is slowest with it."""
-        return np.maximum.reduce([stage.chunks_ms(starts, ends) for stage in self.rhythm])
+        times_ms = [stage.chunks_ms(starts, ends) for stage in self.rhythm]
+        return functools.reduce(np.maximum, times_ms)
 
     def slowest(self, start: int, end: int) -> StageLatency:
         """Return the stage that would be slowest with all of [start, end) as one chunk."""
@@ -55,7 +57,7 @@ class ChunkReach:
 
         At least one aligned cell is taken, cap or not.
         """
-        bound = end - self._max_chunk_tokens
+        bound = end - self.max_chunk_tokens
         for a, b, g, fixed_ms in self._terms:
             over_ms = fixed_ms + end * (b + a * end) - cap_ms
             if over_ms > 0:
@@ -73,7 +75,7 @@ class ChunkReach:
 
         At least up to the next border, cap or not. May be beyond the prompt's end.
         """
-        bound = start + self._max_chunk_tokens
+        bound = start + self.max_chunk_tokens
         for a, b, g, fixed_ms in self._terms:
             left_ms = cap_ms - fixed_ms + start * (b - g + a * start)
             divisor = b + math.sqrt(b * b + 4 * a * max(left_ms, 0.0))
@@ -90,13 +92,13 @@ def constant_ms(stage: StageLatency) -> float:
     return stage.fixed_ms + stage.edge_ms
 
 
-def equal_time_cuts(stage: StageLatency, start: int, end: int, num_chunks: int) -> list[float]:
-    """Return inner borders, num_chunks - 1, between which tokens and pairs take equally long."""
+def equal_time_cuts(stage: StageLatency, start: int, end: int, shares: FloatArray) -> FloatArray:
+    """Return where these shares, in (0, 1), of the time that tokens and pairs take are done."""
     a, b = stage.ms_per_pair, stage.ms_per_token
     first_ms = start * (b + a * start)
-    share_ms = (end * (b + a * end) - first_ms) / num_chunks
-    done_ms = first_ms + share_ms * np.arange(1, num_chunks)
-    if share_ms == 0:
-        return [start + (end - start) * i / num_chunks for i in range(1, num_chunks)]
-    cuts: list[float] = (2 * done_ms / (b + np.sqrt(b * b + 4 * a * done_ms))).tolist()
+    all_ms = end * (b + a * end) - first_ms
+    if all_ms == 0:
+        return start + (end - start) * shares
+    done_ms = first_ms + all_ms * shares
+    cuts: FloatArray = 2 * done_ms / (b + np.sqrt(b * b + 4 * a * done_ms))
     return cuts

@@ -8,6 +8,7 @@ of squares (L+x)**2 - L**2. Fitted by scheduler.latency_fit, used by the strateg
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Iterable
 from typing import Self
@@ -114,7 +115,7 @@ class StageLatency:
 
     def microbatch_ms(self, work: Work) -> float:
         """Return the time of a microbatch that does this work."""
-        grows = sum(
+        grows: float = sum(
             getattr(self, name) * feature
             for name, feature in zip(TERMS, work.features, strict=True)
         )
@@ -175,7 +176,8 @@ class PipelineLatency:
 
     def chunks_ms(self, starts: FloatArray, ends: FloatArray) -> FloatArray:
         """Return the times of chunks, each on the stage that is slowest with it."""
-        return np.maximum.reduce([stage.chunks_ms(starts, ends) for stage in self.rhythm()])
+        times_ms = [stage.chunks_ms(starts, ends) for stage in self.rhythm()]
+        return functools.reduce(np.maximum, times_ms)
 
     def rhythm(self) -> tuple[StageLatency, ...]:
         """Return the stages that can be the slowest: none is at least as slow in every term."""

@@ -12,12 +12,14 @@ Source: https://arxiv.org/abs/2102.07988 (the objective)
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
 import numpy as np
 
+from scheduler.chunk_ramps import Ramps, shared_cuts
 from scheduler.chunk_reach import ChunkReach, constant_ms, equal_time_cuts
 from scheduler.latency_model import PipelineLatency, StageLatency
 from scheduler.pipeline_time import LinkTime, plan_finish_ms
@@ -28,7 +30,8 @@ _GRID_SLOTS = (8, 64)
 """Least and most of one grid: fewer where there are many chunks, to take about the same time."""
 _GRID_CHUNKS = 6000
 """Chunks to look at in one grid of slots."""
-_NUM_FINER_GRIDS = 2
+_NUM_GRIDS = 3
+"""One less with the fewest slots: among so many chunks the finish hardly depends on the slot."""
 _GRID_RANGE = (0.7, 2.5)
 """Around the slot of equal-time cuts."""
 _MAX_CHUNKS = 2048
@@ -37,6 +40,8 @@ _NUM_JUDGED = (3, 16)
 """Least and most plans that are judged by their exact finish."""
 _JUDGED_CHUNKS = 1500
 """Chunks to look at when judging."""
+_RAMPED_CHUNKS = (1.1, 1.0, 0.9, 0.8)
+"""Chunks of a plan with short ends to those of one without."""
 
 Range = tuple[int, int]
 Ends = tuple[int, ...]
@@ -77,7 +82,7 @@ class SlotSearch:
         num_chunks = sum(len(self._from_the_end(*span, order[0])) for span in set(self.ranges))
         judged = order[: _clamp(_JUDGED_CHUNKS // num_chunks, _NUM_JUDGED)]
         plans = [plan for slot_ms in judged for plan in self._plans(slot_ms)]
-        return min(plans, key=lambda plan: plan.finish_ms)
+        return self._ramped(min(plans, key=lambda plan: plan.finish_ms), limit_ms)
 
     def _exact_slots_ms(self) -> list[float] | None:
         """Return the times of all chunks that there could be, or None if they are too many."""
@@ -112,7 +117,7 @@ class SlotSearch:
         num_chunks = sum(len(self._from_the_end(*span, low_ms)) for span in set(self.ranges))
         num_slots = _clamp(_GRID_CHUNKS // num_chunks, _GRID_SLOTS)
         finish_ms: dict[float, float] = {}
-        for _ in range(1 + _NUM_FINER_GRIDS):
+        for _ in range(_NUM_GRIDS if num_slots > _GRID_SLOTS[0] else _NUM_GRIDS - 1):
             grid_ms = np.geomspace(low_ms, high_ms, num_slots).tolist()
             finish_ms |= {s: self._estimate_ms(s) for s in grid_ms if s not in finish_ms}
             best = min(range(num_slots), key=lambda i: finish_ms[grid_ms[i]])
@@ -186,6 +191,30 @@ class SlotSearch:
         for ends in (evened, found):
             yield self._judged(tuple(ends[span] for span in self.ranges))
 
+    def _ramped(self, best: SlotPlan, limit_ms: float) -> SlotPlan:
+        """Let the first prompt begin and the last end with short chunks where that is better."""
+        ramps = Ramps.of_pipeline(self.latency, self.ranges[0][0], best.ends[0][0])
+        limit_ms = max(limit_ms, best.slot_ms)
+        last = len(self.ranges) - 1
+        for index in dict.fromkeys((0, last)):
+            own = ramps.at(is_first=index == 0, is_last=index == last)
+            for ends in list(self._with_ramps(best.ends[index], index, own)):
+                plan = self._judged((*best.ends[:index], ends, *best.ends[index + 1 :]))
+                if plan.slot_ms <= limit_ms and plan.finish_ms < best.finish_ms:
+                    best = plan
+        return best
+
+    def _with_ramps(self, level: Ends, index: int, ramps: Ramps) -> Iterator[Ends]:
+        """Yield cuts of a prompt into about as many chunks as it has now."""
+        span = self.ranges[index]
+        stage = self.reach.slowest(*span)
+        for ratio in _RAMPED_CHUNKS:
+            for shares in ramps.shares(max(round(len(level) * ratio), 1)):
+                ends = shared_cuts(stage, span, shares, self.reach.align_tokens)
+                longest = max(end - begin for begin, end in itertools.pairwise((span[0], *ends)))
+                if longest <= self.reach.max_chunk_tokens:
+                    yield ends
+
     def _from_the_end(self, start: int, end: int, slot_ms: float) -> Ends:
         """Return the fewest chunks of a slot at most, each beginning as early as can be."""
         ends = [end]
@@ -199,7 +228,8 @@ class SlotSearch:
         borders = np.array([start, *earliest], dtype=np.float64)
         cap_ms = float(self.reach.chunks_ms(borders[:-1], borders[1:]).max())
         align = self.reach.align_tokens
-        wanted = equal_time_cuts(self.reach.slowest(start, end), start, end, len(earliest))
+        shares = np.arange(1, len(earliest)) / len(earliest)
+        wanted = equal_time_cuts(self.reach.slowest(start, end), start, end, shares).tolist()
         ends = [start]
         for least, cut in zip(earliest[:-1], wanted, strict=True):
             furthest = self.reach.latest_end(ends[-1], cap_ms)
