@@ -58,7 +58,8 @@ def finish_times_ms(
     busy_ms = tokens * link.ms_per_token
     for stage, stage_ms in enumerate(times_ms):
         finish_ms[stage] = _serve(arrival_ms, stage_ms)
-        arrival_ms = _serve(finish_ms[stage], busy_ms) + link.latency_ms
+        sent_ms = _serve(finish_ms[stage], busy_ms) if link.ms_per_token else finish_ms[stage]
+        arrival_ms = sent_ms + link.latency_ms
     return finish_ms
 
 

@@ -36,11 +36,11 @@ _GRID_RANGE = (0.7, 2.5)
 """Around the slot of equal-time cuts."""
 _MAX_CHUNKS = 2048
 """More chunks than about this are not planned: they would save under 0.05 % a stage."""
-_NUM_JUDGED = (3, 16)
+_NUM_JUDGED = (2, 16)
 """Least and most plans that are judged by their exact finish."""
 _JUDGED_CHUNKS = 1500
 """Chunks to look at when judging."""
-_RAMPED_CHUNKS = (1.1, 1.0, 0.9, 0.8)
+_RAMPED_CHUNKS = (1.0, 0.85)
 """Chunks of a plan with short ends to those of one without."""
 
 Range = tuple[int, int]
