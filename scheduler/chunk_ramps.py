@@ -12,10 +12,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from scheduler.chunk_reach import equal_time_cuts
-from scheduler.latency_model import FloatArray, PipelineLatency, StageLatency
+from scheduler.latency_model import FloatArray, PipelineLatency
 
-_AS_SLOW = 0.999
+_AS_SLOW = 0.9
 """A stage is one of the slowest from this ratio of the slowest one's time on."""
 _FIRST_SHARES = (0.7, 0.5, 0.35, 0.2)
 """What the first chunk may take, of the slot."""
@@ -69,16 +68,12 @@ class Ramps:
         return shares
 
 
-def shared_cuts(
-    stage: StageLatency, span: tuple[int, int], shares: FloatArray, align_tokens: int
-) -> tuple[int, ...]:
-    """Return the ends of chunks of [start, end) that take these shares, at the nearest borders."""
+def nearest_ends(cuts: FloatArray, span: tuple[int, int], align_tokens: int) -> tuple[int, ...]:
+    """Return the ends of chunks of [start, end) at the borders nearest to these cuts."""
     start, end = span
-    done = np.cumsum(shares)
-    cuts = equal_time_cuts(stage, start, end, done[:-1] / done[-1])
     borders = np.unique(np.round(cuts / align_tokens) * align_tokens)
     inner = borders[(borders > start) & (borders < end)]
-    return (*(int(border) for border in inner), end)
+    return (*inner.astype(int).tolist(), end)
 
 
 def _rate(times_ms: FloatArray, slowest_ms: float) -> float | None:

@@ -16,6 +16,8 @@ from scheduler.latency_model import FloatArray, PipelineLatency, StageLatency
 
 _ROUNDING_TOKENS = 1e-6
 """So much may a solution be off by floating point and still be taken as the border it means."""
+_FLAT = 1e-9
+"""With less relative growth of a token's time over a prompt than this, it counts as constant."""
 
 
 class ChunkReach:
@@ -92,13 +94,23 @@ def constant_ms(stage: StageLatency) -> float:
     return stage.fixed_ms + stage.edge_ms
 
 
-def equal_time_cuts(stage: StageLatency, start: int, end: int, shares: FloatArray) -> FloatArray:
-    """Return where these shares, in (0, 1), of the time that tokens and pairs take are done."""
-    a, b = stage.ms_per_pair, stage.ms_per_token
-    first_ms = start * (b + a * start)
-    all_ms = end * (b + a * end) - first_ms
-    if all_ms == 0:
+def graded_cuts(
+    stage: StageLatency, start: int, end: int, shares: FloatArray, grading: float = 0.0
+) -> FloatArray:
+    """Return where these shares, in (0, 1), of a prompt are done.
+
+    Args:
+        stage: whose time for tokens and pairs counts.
+        start: of the range to cut.
+        end: > start.
+        shares: of the time if grading is 0, of the tokens if it is 1, of something between else.
+        grading: in [0, 1].
+    """
+    first = stage.ms_per_token + 2 * stage.ms_per_pair * start
+    last = stage.ms_per_token + 2 * stage.ms_per_pair * end
+    if last - first <= _FLAT * last:
         return start + (end - start) * shares
-    done_ms = first_ms + all_ms * shares
-    cuts: FloatArray = 2 * done_ms / (b + np.sqrt(b * b + 4 * a * done_ms))
+    power = 2 - grading
+    at = (first**power + shares * (last**power - first**power)) ** (1 / power)
+    cuts: FloatArray = start + (end - start) * (at - first) / (last - first)
     return cuts

@@ -26,6 +26,8 @@ _LIMIT_SCALES = 4.0
 _SCALE_STEP = 0.1
 _FLOOR_STEP = 0.05
 _FLOOR_MARGIN = 1.1
+_DEEP = 0.5
+"""Work that should take less than this ratio of the floor tells about the floor alone."""
 _MIN_OBSERVATIONS = 16
 _MIN_INTERVAL_S = 5.0
 _MIN_CHANGE = 0.05
@@ -66,14 +68,25 @@ class LatencyRefit:
         if not (math.isfinite(above_ms) and above_ms > 0) or self._is_outlier(work, above_ms):
             return
         self._num_new += 1
-        floor_ms = self._floor_ms
-        if _grown_ms(self.latency, work) < floor_ms and above_ms < floor_ms * _FLOOR_MARGIN:
-            self._floor_ms += _FLOOR_STEP * (above_ms - floor_ms)
-            return
-        row_K = unmixed(work) / above_ms
+        grown_ms = _grown_ms(self.latency, work)
+        is_deep = grown_ms < self._floor_ms * _DEEP
+        is_near = grown_ms < self._floor_ms and above_ms < self._floor_ms * _FLOOR_MARGIN
+        if is_deep or is_near:
+            self._floor_ms += _FLOOR_STEP * (above_ms - self._floor_ms)
+            self._add(work, grown_ms, above_ms)
+        else:
+            self._add(work, above_ms, above_ms)
+
+    def _add(self, work: Work, grown_ms: float, size_ms: float) -> None:
+        """Count what grows with the work as grown_ms, errors being relative to size_ms.
+
+        At the floor nothing is known about it and the prediction counts, else those that noise
+        lifts above the floor would have the only say.
+        """
+        row_K, target = unmixed(work) / size_ms, grown_ms / size_ms
         self._gram_KK = _KEPT * self._gram_KK + np.outer(row_K, row_K)
-        self._moment_K = _KEPT * self._moment_K + row_K
-        self._square = _KEPT * self._square + 1.0
+        self._moment_K = _KEPT * self._moment_K + row_K * target
+        self._square = _KEPT * self._square + target * target
 
     def refitted(self, now_s: float) -> StageLatency | None:
         """Return a fit that differs enough from the last one and explains more, or None."""
@@ -119,7 +132,7 @@ class LatencyRefit:
 
 
 def _range_of(max_chunk_tokens: int, max_prefix_tokens: int, max_rows: int) -> tuple[Work, ...]:
-    """Return works spread over a range of sizes."""
+    """Return works spread over a range of sizes, the first so small that it takes the floor."""
     chunks = [
         Work.of_chunk(prefix, prefix + tokens)
         for tokens in sorted({max(max_chunk_tokens // ratio, 1) for ratio in (1, 2, 4, 8)})
@@ -130,7 +143,7 @@ def _range_of(max_chunk_tokens: int, max_prefix_tokens: int, max_rows: int) -> t
         for num_rows in sorted({max_rows // ratio for ratio in (1, 4)} - {0})
         for length in sorted({max_prefix_tokens // ratio for ratio in (1, 16)})
     ]
-    return (*chunks, *rows)
+    return (Work.of_chunk(0, 1), *chunks, *rows)
 
 
 def _grown_ms(latency: StageLatency, work: Work) -> float:

@@ -19,9 +19,9 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from scheduler.chunk_ramps import Ramps, shared_cuts
-from scheduler.chunk_reach import ChunkReach, constant_ms, equal_time_cuts
-from scheduler.latency_model import PipelineLatency, StageLatency
+from scheduler.chunk_ramps import Ramps, nearest_ends
+from scheduler.chunk_reach import ChunkReach, constant_ms, graded_cuts
+from scheduler.latency_model import FloatArray, PipelineLatency, StageLatency
 from scheduler.pipeline_time import LinkTime, plan_finish_ms
 
 _MAX_EXACT_SLOTS = 4096
@@ -34,14 +34,18 @@ _NUM_GRIDS = 3
 """One less with the fewest slots: among so many chunks the finish hardly depends on the slot."""
 _GRID_RANGE = (0.7, 2.5)
 """Around the slot of equal-time cuts."""
+_LEAST_SLOT_MS = 1e-9
 _MAX_CHUNKS = 2048
 """More chunks than about this are not planned: they would save under 0.05 % a stage."""
 _NUM_JUDGED = (2, 16)
 """Least and most plans that are judged by their exact finish."""
 _JUDGED_CHUNKS = 1500
 """Chunks to look at when judging."""
-_RAMPED_CHUNKS = (1.0, 0.85)
-"""Chunks of a plan with short ends to those of one without."""
+_SHAPED_CHUNKS = (1.0, 1.3, 0.75, 1.15, 0.87, 1.6, 0.6, 2.0, 0.45)
+"""Numbers of chunks of unequal times to try, to that of equal ones; of many chunks three."""
+_MANY_CHUNKS = 150
+_GRADINGS = (0.0, 0.35, 0.7, 1.0)
+"""From chunks of equal time to chunks of equal size."""
 
 Range = tuple[int, int]
 Ends = tuple[int, ...]
@@ -82,7 +86,8 @@ class SlotSearch:
         num_chunks = sum(len(self._from_the_end(*span, order[0])) for span in set(self.ranges))
         judged = order[: _clamp(_JUDGED_CHUNKS // num_chunks, _NUM_JUDGED)]
         plans = [plan for slot_ms in judged for plan in self._plans(slot_ms)]
-        return self._ramped(min(plans, key=lambda plan: plan.finish_ms), limit_ms)
+        best = min(plans, key=lambda plan: plan.finish_ms)
+        return best if len(set(self.latency.stages)) == 1 else self._shaped(best, limit_ms)
 
     def _exact_slots_ms(self) -> list[float] | None:
         """Return the times of all chunks that there could be, or None if they are too many."""
@@ -142,7 +147,7 @@ class SlotSearch:
         least_ms = max(per_chunk_ms + grows_ms / _MAX_CHUNKS, self.reach.least_ms)
         low_ms = min(max(best_ms * _GRID_RANGE[0], least_ms), longest_ms)
         high_ms = min(max(best_ms, low_ms) * _GRID_RANGE[1], longest_ms)
-        return low_ms, high_ms
+        return max(low_ms, _LEAST_SLOT_MS), max(high_ms, _LEAST_SLOT_MS)
 
     def _fill_ms(self, start: int, end: int) -> float:
         """Return what a chunk takes on all stages but the slowest."""
@@ -191,29 +196,44 @@ class SlotSearch:
         for ends in (evened, found):
             yield self._judged(tuple(ends[span] for span in self.ranges))
 
-    def _ramped(self, best: SlotPlan, limit_ms: float) -> SlotPlan:
-        """Let the first prompt begin and the last end with short chunks where that is better."""
-        ramps = Ramps.of_pipeline(self.latency, self.ranges[0][0], best.ends[0][0])
+    def _shaped(self, best: SlotPlan, limit_ms: float) -> SlotPlan:
+        """Let chunk times differ over the first and the last prompt where that is better.
+
+        Only stages that are unequal gain by it: faster ones before the slowest fill it sooner with
+        short chunks, and later it need not wait for long ones.
+        """
         limit_ms = max(limit_ms, best.slot_ms)
         last = len(self.ranges) - 1
         for index in dict.fromkeys((0, last)):
+            span = self.ranges[index]
+            ramps = Ramps.of_pipeline(self.latency, span[0], best.ends[index][0])
             own = ramps.at(is_first=index == 0, is_last=index == last)
-            for ends in list(self._with_ramps(best.ends[index], index, own)):
-                plan = self._judged((*best.ends[:index], ends, *best.ends[index + 1 :]))
-                if plan.slot_ms <= limit_ms and plan.finish_ms < best.finish_ms:
+            num_chunks = len(best.ends[index])
+            ratios = _SHAPED_CHUNKS[: 3 if num_chunks > _MANY_CHUNKS else None]
+            level = [np.ones(round(num_chunks * ratio) or 1) for ratio in ratios]
+            grading, shares = 0.0, level[0]
+            for tried in itertools.product(_GRADINGS, level):
+                plan = self._reshaped(best, index, *tried)
+                if plan and plan.slot_ms <= limit_ms and plan.finish_ms < best.finish_ms:
+                    best, (grading, shares) = plan, tried
+            for ramp in own.shares(len(shares)):
+                plan = self._reshaped(best, index, grading, ramp)
+                if plan and plan.slot_ms <= limit_ms and plan.finish_ms < best.finish_ms:
                     best = plan
         return best
 
-    def _with_ramps(self, level: Ends, index: int, ramps: Ramps) -> Iterator[Ends]:
-        """Yield cuts of a prompt into about as many chunks as it has now."""
+    def _reshaped(
+        self, plan: SlotPlan, index: int, grading: float, shares: FloatArray
+    ) -> SlotPlan | None:
+        """Return a plan with one prompt cut anew; None if a chunk would be too long to hold."""
         span = self.ranges[index]
-        stage = self.reach.slowest(*span)
-        for ratio in _RAMPED_CHUNKS:
-            for shares in ramps.shares(max(round(len(level) * ratio), 1)):
-                ends = shared_cuts(stage, span, shares, self.reach.align_tokens)
-                longest = max(end - begin for begin, end in itertools.pairwise((span[0], *ends)))
-                if longest <= self.reach.max_chunk_tokens:
-                    yield ends
+        done = np.cumsum(shares)
+        cuts = graded_cuts(self.reach.slowest(*span), *span, done[:-1] / done[-1], grading)
+        ends = nearest_ends(cuts, span, self.reach.align_tokens)
+        longest = max(end - begin for begin, end in itertools.pairwise((span[0], *ends)))
+        if longest > self.reach.max_chunk_tokens:
+            return None
+        return self._judged((*plan.ends[:index], ends, *plan.ends[index + 1 :]))
 
     def _from_the_end(self, start: int, end: int, slot_ms: float) -> Ends:
         """Return the fewest chunks of a slot at most, each beginning as early as can be."""
@@ -229,7 +249,7 @@ class SlotSearch:
         cap_ms = float(self.reach.chunks_ms(borders[:-1], borders[1:]).max())
         align = self.reach.align_tokens
         shares = np.arange(1, len(earliest)) / len(earliest)
-        wanted = equal_time_cuts(self.reach.slowest(start, end), start, end, shares).tolist()
+        wanted = graded_cuts(self.reach.slowest(start, end), start, end, shares).tolist()
         ends = [start]
         for least, cut in zip(earliest[:-1], wanted, strict=True):
             furthest = self.reach.latest_end(ends[-1], cap_ms)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 
 import numpy as np
@@ -52,7 +53,7 @@ def test_pairs_telescope() -> None:
     """However a prompt is cut, tokens and pairs cost the same: only chunks cost more."""
     free = dataclasses.replace(_STAGE, floor_ms=0, fixed_ms=0, ms_per_prefix_token=0, edge_ms=0)
     cuts = [0, 17, 640, 641, 5000]
-    parts = sum(free.chunk_ms(start, end) for start, end in zip(cuts, cuts[1:], strict=False))
+    parts = sum(free.chunk_ms(start, end) for start, end in itertools.pairwise(cuts))
     assert pytest.approx(free.chunk_ms(0, 5000)) == parts
 
 
@@ -72,7 +73,7 @@ def test_impossible_terms_are_refused(value: float) -> None:
 
 def test_prefix_costs_no_more_than_tokens() -> None:
     """Else a later start would slow a chunk down, and no border could be searched for."""
-    with pytest.raises(ValueError, match="ms_per_prefix_token is 0.02, must be at most"):
+    with pytest.raises(ValueError, match=r"ms_per_prefix_token is 0\.02, must be at most"):
         dataclasses.replace(_STAGE, ms_per_prefix_token=0.02)
 
 
