@@ -65,6 +65,8 @@ class SendMicrobatch:
     """For the last stage."""
     prompt_targets: tuple[PlannedTargets, ...] = ()
     """For the last stage."""
+    predicted_ms: tuple[float, ...] = ()
+    """Compute time that the latency model expects of each stage; empty without a model."""
 
     @property
     def num_tokens(self) -> int:

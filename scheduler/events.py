@@ -7,6 +7,7 @@ from typing import Literal, Protocol
 
 from chunkmesh.logprobs import TokenLogprobs
 from chunkmesh.pages import TokenIds
+from scheduler.latency_model import PipelineLatency
 
 
 class TextSink(Protocol):
@@ -74,6 +75,8 @@ class RequestSpec:
     end_ids: frozenset[int]
     """Ids that end the output."""
     sampling: Sampling
+    priority: int = 0
+    """-100 <= priority <= 100; higher goes first."""
     texts: tuple[TextSink, ...]
     """One for each output, >= 1; there are as many outputs."""
     prompt_top_logprobs: int | None = None
@@ -95,6 +98,8 @@ class RouteFormed:
     num_stages: int
     num_pages: int
     """Page ids are 0 <= id < num_pages on every stage."""
+    latency: PipelineLatency | None = None
+    """What microbatches take on its stages; None if that is not known well enough to plan with."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,6 +144,8 @@ class Acked:
     epoch: int
     stage: int
     seq_no: int
+    compute_ms: float = 0.0
+    """How long the stage computed; 0 if it does not say."""
     sampled_ids: tuple[int, ...] = ()
     """Last stage only: one id a sampling row."""
     sampled_logprobs: tuple[TokenLogprobs, ...] = ()

@@ -338,6 +338,7 @@ class GenerateRequest(_message.Message):
     RETURN_PROGRESS_FIELD_NUMBER: _builtins.int
     CACHE_SALT_FIELD_NUMBER: _builtins.int
     RETURN_TIMELINE_FIELD_NUMBER: _builtins.int
+    PRIORITY_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """Chosen by the client, at most 128 characters; the scheduler makes one if empty. Must not be that of
     a request still running.
@@ -354,6 +355,10 @@ class GenerateRequest(_message.Message):
     """Requests share cached prefixes only with requests of the same salt."""
     return_timeline: _builtins.bool
     """Fills GenerateComplete.timeline."""
+    priority: _builtins.int
+    """Higher goes first, in waiting, in prefill and in who keeps pages; equal ones share. In
+    [-100, 100]. Default 0.
+    """
     @_builtins.property
     def chat(self) -> Global___Chat:
         """Chat messages, rendered by the model's chat template."""
@@ -379,10 +384,11 @@ class GenerateRequest(_message.Message):
         return_progress: _builtins.bool = ...,
         cache_salt: _builtins.str = ...,
         return_timeline: _builtins.bool = ...,
+        priority: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["chat", b"chat", "input", b"input", "input_ids", b"input_ids", "input_ids_le", b"input_ids_le", "sampling_params", b"sampling_params", "text", b"text"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cache_salt", b"cache_salt", "chat", b"chat", "input", b"input", "input_ids", b"input_ids", "input_ids_le", b"input_ids_le", "request_id", b"request_id", "return_progress", b"return_progress", "return_timeline", b"return_timeline", "sampling_params", b"sampling_params", "stream", b"stream", "text", b"text"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cache_salt", b"cache_salt", "chat", b"chat", "input", b"input", "input_ids", b"input_ids", "input_ids_le", b"input_ids_le", "priority", b"priority", "request_id", b"request_id", "return_progress", b"return_progress", "return_timeline", b"return_timeline", "sampling_params", b"sampling_params", "stream", b"stream", "text", b"text"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_input: _TypeAlias = _typing.Literal["text", "chat", "input_ids", "input_ids_le"]  # noqa: Y015
     _WhichOneofArgType_input: _TypeAlias = _typing.Literal["input", b"input"]  # noqa: Y015
@@ -561,6 +567,7 @@ class MicrobatchTiming(_message.Message):
     NUM_TOKENS_FIELD_NUMBER: _builtins.int
     MICROBATCH_TOKENS_FIELD_NUMBER: _builtins.int
     STAGES_FIELD_NUMBER: _builtins.int
+    PREDICTED_US_FIELD_NUMBER: _builtins.int
     seq_no: _builtins.int
     """Order of the microbatch in its epoch."""
     start: _builtins.int
@@ -573,6 +580,12 @@ class MicrobatchTiming(_message.Message):
     def stages(self) -> _containers.RepeatedCompositeFieldContainer[Global___StageTiming]:
         """One entry a stage."""
 
+    @_builtins.property
+    def predicted_us(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Compute time that the latency model expected of each stage, in microseconds, by stage; empty
+        without a model.
+        """
+
     def __init__(
         self,
         *,
@@ -581,10 +594,11 @@ class MicrobatchTiming(_message.Message):
         num_tokens: _builtins.int = ...,
         microbatch_tokens: _builtins.int = ...,
         stages: _abc.Iterable[Global___StageTiming] | None = ...,
+        predicted_us: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["microbatch_tokens", b"microbatch_tokens", "num_tokens", b"num_tokens", "seq_no", b"seq_no", "stages", b"stages", "start", b"start"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["microbatch_tokens", b"microbatch_tokens", "num_tokens", b"num_tokens", "predicted_us", b"predicted_us", "seq_no", b"seq_no", "stages", b"stages", "start", b"start"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -931,6 +945,50 @@ class WorkerInfo(_message.Message):
 Global___WorkerInfo: _TypeAlias = WorkerInfo  # noqa: Y015
 
 @_typing.final
+class StageFit(_message.Message):
+    """How well the latency of a stage is known."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LAYERS_FIELD_NUMBER: _builtins.int
+    MEDIAN_ERROR_FIELD_NUMBER: _builtins.int
+    P90_ERROR_FIELD_NUMBER: _builtins.int
+    REFUSED_FIELD_NUMBER: _builtins.int
+    SOURCE_FIELD_NUMBER: _builtins.int
+    NUM_REFITS_FIELD_NUMBER: _builtins.int
+    median_error: _builtins.float
+    """Relative error at points that the fit had not seen, median."""
+    p90_error: _builtins.float
+    """The same, 90 of 100 are less."""
+    refused: _builtins.str
+    """Why chunks are not planned with it, in words; empty if they are."""
+    source: _builtins.str
+    """What measured it: profile, or file."""
+    num_refits: _builtins.int
+    """Fits that acknowledgements have replaced it with so far."""
+    @_builtins.property
+    def layers(self) -> _common_pb2.LayerRange:
+        """Its layers."""
+
+    def __init__(
+        self,
+        *,
+        layers: _common_pb2.LayerRange | None = ...,
+        median_error: _builtins.float = ...,
+        p90_error: _builtins.float = ...,
+        refused: _builtins.str = ...,
+        source: _builtins.str = ...,
+        num_refits: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["layers", b"layers"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["layers", b"layers", "median_error", b"median_error", "num_refits", b"num_refits", "p90_error", b"p90_error", "refused", b"refused", "source", b"source"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StageFit: _TypeAlias = StageFit  # noqa: Y015
+
+@_typing.final
 class GetServerInfoResponse(_message.Message):
     """The state of the mesh."""
 
@@ -952,6 +1010,8 @@ class GetServerInfoResponse(_message.Message):
     CACHE_FAULT_FIELD_NUMBER: _builtins.int
     VERSION_FIELD_NUMBER: _builtins.int
     NUM_PREEMPTIONS_FIELD_NUMBER: _builtins.int
+    FITS_FIELD_NUMBER: _builtins.int
+    CHUNK_STRATEGY_REASON_FIELD_NUMBER: _builtins.int
     ready: _builtins.bool
     """Whether a route covers every layer."""
     reason: _builtins.str
@@ -971,7 +1031,7 @@ class GetServerInfoResponse(_message.Message):
     num_microbatches_in_flight: _builtins.int
     """Microbatches in flight."""
     chunk_strategy: _builtins.str
-    """How prompts are cut: fixed."""
+    """How prompts are cut: fixed, dynamic or optimal."""
     chunked_prefill_tokens: _builtins.int
     """Most prefill tokens in one microbatch; decode tokens come on top."""
     cache_fault: _builtins.str
@@ -980,6 +1040,8 @@ class GetServerInfoResponse(_message.Message):
     """Version of ChunkMesh."""
     num_preemptions: _builtins.int
     """Requests that gave their pages to others since the scheduler began."""
+    chunk_strategy_reason: _builtins.str
+    """Why chunk_strategy is not the one asked for, in words; empty if it is."""
     @_builtins.property
     def missing_layers(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.LayerRange]:
         """Layers that no worker holds."""
@@ -987,6 +1049,10 @@ class GetServerInfoResponse(_message.Message):
     @_builtins.property
     def workers(self) -> _containers.RepeatedCompositeFieldContainer[Global___WorkerInfo]:
         """All attached workers, ordered by layers."""
+
+    @_builtins.property
+    def fits(self) -> _containers.RepeatedCompositeFieldContainer[Global___StageFit]:
+        """Latency of each stage of the route; empty where none was measured or given."""
 
     def __init__(
         self,
@@ -1007,10 +1073,12 @@ class GetServerInfoResponse(_message.Message):
         cache_fault: _builtins.str = ...,
         version: _builtins.str = ...,
         num_preemptions: _builtins.int = ...,
+        fits: _abc.Iterable[Global___StageFit] | None = ...,
+        chunk_strategy_reason: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cache_fault", b"cache_fault", "chunk_strategy", b"chunk_strategy", "chunked_prefill_tokens", b"chunked_prefill_tokens", "epoch", b"epoch", "free_pages", b"free_pages", "missing_layers", b"missing_layers", "num_microbatches_in_flight", b"num_microbatches_in_flight", "num_pages", b"num_pages", "num_preemptions", b"num_preemptions", "num_requests_running", b"num_requests_running", "num_requests_waiting", b"num_requests_waiting", "page_tokens", b"page_tokens", "ready", b"ready", "reason", b"reason", "version", b"version", "workers", b"workers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cache_fault", b"cache_fault", "chunk_strategy", b"chunk_strategy", "chunk_strategy_reason", b"chunk_strategy_reason", "chunked_prefill_tokens", b"chunked_prefill_tokens", "epoch", b"epoch", "fits", b"fits", "free_pages", b"free_pages", "missing_layers", b"missing_layers", "num_microbatches_in_flight", b"num_microbatches_in_flight", "num_pages", b"num_pages", "num_preemptions", b"num_preemptions", "num_requests_running", b"num_requests_running", "num_requests_waiting", b"num_requests_waiting", "page_tokens", b"page_tokens", "ready", b"ready", "reason", b"reason", "version", b"version", "workers", b"workers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -20,6 +20,44 @@ else:
 DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
+class ProfilePoint(_message.Message):
+    """One microbatch that a worker measured before it said Hello: a chunk, or decode rows."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    START_FIELD_NUMBER: _builtins.int
+    NUM_TOKENS_FIELD_NUMBER: _builtins.int
+    NUM_ROWS_FIELD_NUMBER: _builtins.int
+    ROW_TOKENS_FIELD_NUMBER: _builtins.int
+    COMPUTE_US_FIELD_NUMBER: _builtins.int
+    start: _builtins.int
+    """First position of the chunk; the tokens before it are its prefix."""
+    num_tokens: _builtins.int
+    """Tokens of the chunk; 0 for decode rows."""
+    num_rows: _builtins.int
+    """Decode rows; 0 for a chunk."""
+    row_tokens: _builtins.int
+    """Tokens that each decode row looks at."""
+    compute_us: _builtins.int
+    """Compute time, in microseconds."""
+    def __init__(
+        self,
+        *,
+        start: _builtins.int = ...,
+        num_tokens: _builtins.int = ...,
+        num_rows: _builtins.int = ...,
+        row_tokens: _builtins.int = ...,
+        compute_us: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["compute_us", b"compute_us", "num_rows", b"num_rows", "num_tokens", b"num_tokens", "row_tokens", b"row_tokens", "start", b"start"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ProfilePoint: _TypeAlias = ProfilePoint  # noqa: Y015
+
+@_typing.final
 class Hello(_message.Message):
     """What a worker is and has."""
 
@@ -40,6 +78,7 @@ class Hello(_message.Message):
     DATA_ADDRESS_FIELD_NUMBER: _builtins.int
     TRANSPORT_FIELD_NUMBER: _builtins.int
     DEVICE_FIELD_NUMBER: _builtins.int
+    PROFILE_FIELD_NUMBER: _builtins.int
     protocol_version: _builtins.int
     """Version of this contract; 1."""
     incarnation: _builtins.str
@@ -74,6 +113,10 @@ class Hello(_message.Message):
     def layer_digests(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
         """Digest of each of those layers' weights, in order."""
 
+    @_builtins.property
+    def profile(self) -> _containers.RepeatedCompositeFieldContainer[Global___ProfilePoint]:
+        """What microbatches take on its layers; empty if it did not measure."""
+
     def __init__(
         self,
         *,
@@ -92,10 +135,11 @@ class Hello(_message.Message):
         data_address: _builtins.str = ...,
         transport: _builtins.str = ...,
         device: _builtins.str = ...,
+        profile: _abc.Iterable[Global___ProfilePoint] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["layers", b"layers"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["config_digest", b"config_digest", "data_address", b"data_address", "device", b"device", "dtype", b"dtype", "embedding_digest", b"embedding_digest", "head_digest", b"head_digest", "hidden_size", b"hidden_size", "incarnation", b"incarnation", "kv_bytes_per_token", b"kv_bytes_per_token", "kv_capacity_tokens", b"kv_capacity_tokens", "layer_digests", b"layer_digests", "layers", b"layers", "model_layers", b"model_layers", "protocol_version", b"protocol_version", "transport", b"transport"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["config_digest", b"config_digest", "data_address", b"data_address", "device", b"device", "dtype", b"dtype", "embedding_digest", b"embedding_digest", "head_digest", b"head_digest", "hidden_size", b"hidden_size", "incarnation", b"incarnation", "kv_bytes_per_token", b"kv_bytes_per_token", "kv_capacity_tokens", b"kv_capacity_tokens", "layer_digests", b"layer_digests", "layers", b"layers", "model_layers", b"model_layers", "profile", b"profile", "protocol_version", b"protocol_version", "transport", b"transport"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -1,0 +1,46 @@
+"""Cuts prompts so that a pipeline is done soonest, by its latency model. Pure."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+
+from scheduler.chunk_reach import ChunkReach
+from scheduler.latency_model import PipelineLatency
+from scheduler.pipeline_time import NO_LINK, LinkTime
+from scheduler.slot_search import SlotPlan, SlotSearch
+
+_LEAST_ALIGNMENT_TOKENS = 64
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class OptimalChunks:
+    """Chunks of equal time, as long as it takes to be through soonest."""
+
+    latency: PipelineLatency
+    page_tokens: int
+    """Borders are multiples of it and of 64, unless max_chunk_tokens is less than that."""
+    max_chunk_tokens: int | None = None
+    """>= 1; what a stage's buffers hold."""
+    max_chunk_ms: float | None = None
+    """Longest chunk, for those who wait between; one of a single aligned cell is always allowed."""
+    link: LinkTime = NO_LINK
+
+    def cut(self, start: int, end: int) -> Sequence[int]:
+        """Return the ends of the chunks of [start, end)."""
+        return self.cut_all([(start, end)]).ends[0]
+
+    def cut_all(self, ranges: Sequence[tuple[int, int]]) -> SlotPlan:
+        """Cut what is left of several prompts, at least one, none empty, to one common slot."""
+        search = SlotSearch(
+            latency=self.latency, reach=self._reach(), ranges=tuple(ranges), link=self.link
+        )
+        return search.best(math.inf if self.max_chunk_ms is None else self.max_chunk_ms)
+
+    def _reach(self) -> ChunkReach:
+        """Align as coarsely as the largest chunk allows."""
+        largest = math.inf if self.max_chunk_tokens is None else self.max_chunk_tokens
+        wanted = (math.lcm(self.page_tokens, _LEAST_ALIGNMENT_TOKENS), self.page_tokens, 1)
+        align = next(tokens for tokens in wanted if tokens <= largest)
+        return ChunkReach(self.latency, align_tokens=align, max_chunk_tokens=self.max_chunk_tokens)

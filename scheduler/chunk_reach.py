@@ -1,0 +1,116 @@
+"""How far a chunk may reach within a time: a pipeline's latency, solved for borders. Pure.
+
+On the slowest stage a chunk's time never falls when its end moves out, nor when its start moves
+back (a prefix token costs at most what a token does), so "in time" has one turning point each way.
+Borders are multiples of align_tokens, but for the first start and the last end of a prompt.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+
+import numpy as np
+
+from scheduler.latency_model import FloatArray, PipelineLatency, StageLatency
+
+_ROUNDING_TOKENS = 1e-6
+"""So much may a solution be off by floating point and still be taken as the border it means."""
+_FLAT = 1e-9
+"""With less relative growth of a token's time over a prompt than this, it counts as constant."""
+
+
+class ChunkReach:
+    """Which borders a chunk may have under a cap of its time; immutable."""
+
+    def __init__(
+        self, latency: PipelineLatency, *, align_tokens: int, max_chunk_tokens: int | None
+    ) -> None:
+        """Look at the stages that can be the slowest; 1 <= align_tokens <= max_chunk_tokens."""
+        self.rhythm = latency.rhythm()
+        """Stages that can be the slowest, at least one."""
+        self.align_tokens = align_tokens
+        self.max_chunk_tokens: float = math.inf if max_chunk_tokens is None else max_chunk_tokens
+        self._terms = tuple(
+            (stage.ms_per_pair, stage.ms_per_token, stage.ms_per_prefix_token, constant_ms(stage))
+            for stage in self.rhythm
+        )
+
+    @property
+    def least_ms(self) -> float:
+        """Time of a chunk of hardly anything."""
+        return max(stage.floor_ms + stage.edge_ms for stage in self.rhythm)
+
+    def chunk_ms(self, start: int, end: int) -> float:
+        """Return the time of a chunk on the stage that is slowest with it."""
+        return max(stage.chunk_ms(start, end) for stage in self.rhythm)
+
+    def chunks_ms(self, starts: FloatArray, ends: FloatArray) -> FloatArray:
+        """Return the times of chunks, each on the stage that is slowest with it."""
+        times_ms = [stage.chunks_ms(starts, ends) for stage in self.rhythm]
+        return functools.reduce(np.maximum, times_ms)
+
+    def slowest(self, start: int, end: int) -> StageLatency:
+        """Return the stage that would be slowest with all of [start, end) as one chunk."""
+        return max(self.rhythm, key=lambda stage: stage.chunk_ms(start, end))
+
+    def earliest_start(self, start: int, end: int, cap_ms: float) -> int:
+        """Return the least border from which a chunk of [start, end) reaches the end in time.
+
+        At least one aligned cell is taken, cap or not.
+        """
+        bound = end - self.max_chunk_tokens
+        for a, b, g, fixed_ms in self._terms:
+            over_ms = fixed_ms + end * (b + a * end) - cap_ms
+            if over_ms > 0:
+                divisor = b - g + math.sqrt((b - g) * (b - g) + 4 * a * over_ms)
+                bound = max(bound, 2 * over_ms / divisor if divisor else end)
+        bound -= _ROUNDING_TOKENS
+        align = self.align_tokens
+        cell_start = (end - 1) // align * align
+        if bound >= cell_start or cell_start <= start:
+            return max(cell_start, start)
+        return start if bound <= start else math.ceil(bound / align) * align
+
+    def latest_end(self, start: int, cap_ms: float) -> int:
+        """Return the greatest border that a chunk from start reaches within the cap.
+
+        At least up to the next border, cap or not. May be beyond the prompt's end.
+        """
+        bound = start + self.max_chunk_tokens
+        for a, b, g, fixed_ms in self._terms:
+            left_ms = cap_ms - fixed_ms + start * (b - g + a * start)
+            divisor = b + math.sqrt(b * b + 4 * a * max(left_ms, 0.0))
+            bound = min(bound, 2 * left_ms / divisor if divisor else bound)
+        align = self.align_tokens
+        cell_end = (start // align + 1) * align
+        if bound <= cell_end:
+            return cell_end
+        return math.floor((bound + _ROUNDING_TOKENS) / align) * align
+
+
+def constant_ms(stage: StageLatency) -> float:
+    """Return what each chunk pays whatever its size, where the floor does not bind."""
+    return stage.fixed_ms + stage.edge_ms
+
+
+def graded_cuts(
+    stage: StageLatency, start: int, end: int, shares: FloatArray, grading: float = 0.0
+) -> FloatArray:
+    """Return where these shares, in (0, 1), of a prompt are done.
+
+    Args:
+        stage: whose time for tokens and pairs counts.
+        start: of the range to cut.
+        end: > start.
+        shares: of the time if grading is 0, of the tokens if it is 1, of something between else.
+        grading: in [0, 1].
+    """
+    first = stage.ms_per_token + 2 * stage.ms_per_pair * start
+    last = stage.ms_per_token + 2 * stage.ms_per_pair * end
+    if last - first <= _FLAT * last:
+        return start + (end - start) * shares
+    power = 2 - grading
+    at = (first**power + shares * (last**power - first**power)) ** (1 / power)
+    cuts: FloatArray = start + (end - start) * (at - first) / (last - first)
+    return cuts

@@ -1,0 +1,278 @@
+"""Finds the slot, the longest time of a chunk, with which a pipeline is done soonest. Pure.
+
+A pipeline of equal stages is done after the sum of all chunk times and, to fill and drain,
+num_stages - 1 slots. Long chunks fill slowly, short ones pay the fixed time more often. For one
+slot the least sum is found from the end: each chunk begins as early as the slot allows, which makes
+chunks fewest and their prefixes shortest. So only the slot is searched: all there can be for short
+prompts, else ever finer grids. The best few are evened out, so that no short piece is left, and
+judged by when they leave the pipeline with its unequal stages and its links.
+Source: https://arxiv.org/abs/2102.07988 (the objective)
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+
+from scheduler.chunk_ramps import Ramps, nearest_ends
+from scheduler.chunk_reach import ChunkReach, constant_ms, graded_cuts
+from scheduler.latency_model import FloatArray, PipelineLatency, StageLatency
+from scheduler.pipeline_time import LinkTime, plan_finish_ms
+
+_MAX_EXACT_SLOTS = 4096
+"""With no more slots than this all are tried, and the plan is the best there is."""
+_GRID_SLOTS = (8, 64)
+"""Least and most of one grid: fewer where there are many chunks, to take about the same time."""
+_GRID_CHUNKS = 6000
+"""Chunks to look at in one grid of slots."""
+_NUM_GRIDS = 3
+"""One less with the fewest slots: among so many chunks the finish hardly depends on the slot."""
+_GRID_RANGE = (0.7, 2.5)
+"""Around the slot of equal-time cuts."""
+_LEAST_SLOT_MS = 1e-9
+_MAX_CHUNKS = 2048
+"""More chunks than about this are not planned: they would save under 0.05 % a stage."""
+_NUM_JUDGED = (2, 16)
+"""Least and most plans that are judged by their exact finish."""
+_JUDGED_CHUNKS = 1500
+"""Chunks to look at when judging."""
+_SHAPED_CHUNKS = (1.0, 1.3, 0.75, 1.15, 0.87, 1.6, 0.6, 2.0, 0.45)
+"""Numbers of chunks of unequal times to try, to that of equal ones; of many chunks three."""
+_MANY_CHUNKS = 150
+_GRADINGS = (0.0, 0.35, 0.7, 1.0)
+"""From chunks of equal time to chunks of equal size."""
+
+Range = tuple[int, int]
+Ends = tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class SlotPlan:
+    """How several prompts are cut to one slot."""
+
+    slot_ms: float
+    """Longest chunk on the slowest stage."""
+    finish_ms: float
+    """When the last chunk leaves the last stage, the prompts entering one after the other."""
+    ends: tuple[Ends, ...]
+    """Of each prompt's chunks: ascending, the last is the prompt's end."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class SlotSearch:
+    """One search, for the rest of some prompts."""
+
+    latency: PipelineLatency
+    reach: ChunkReach
+    """Of that pipeline."""
+    ranges: tuple[Range, ...]
+    """[start, end) of each prompt, none empty, at least one."""
+    link: LinkTime
+
+    def best(self, max_slot_ms: float = math.inf) -> SlotPlan:
+        """Return the plan that is through first, of chunks of max_slot_ms where that can be."""
+        limit_ms = max(max_slot_ms, self.reach.least_ms)
+        slots_ms = self._exact_slots_ms()
+        if slots_ms is None:
+            finish_ms = self._zoom(limit_ms)
+        else:
+            finish_ms = self._try_all(min(slot_ms, limit_ms) for slot_ms in slots_ms)
+        order = sorted(finish_ms, key=finish_ms.__getitem__)
+        num_chunks = sum(len(self._from_the_end(*span, order[0])) for span in set(self.ranges))
+        judged = order[: _clamp(_JUDGED_CHUNKS // num_chunks, _NUM_JUDGED)]
+        plans = [plan for slot_ms in judged for plan in self._plans(slot_ms)]
+        best = min(plans, key=lambda plan: plan.finish_ms)
+        return best if len(set(self.latency.stages)) == 1 else self._shaped(best, limit_ms)
+
+    def _exact_slots_ms(self) -> list[float] | None:
+        """Return the times of all chunks that there could be, or None if they are too many."""
+        align = self.reach.align_tokens
+        distinct = dict.fromkeys(self.ranges)
+        num_cells = [-(-end // align) - start // align for start, end in distinct]
+        if sum(cells * (cells + 1) // 2 for cells in num_cells) > _MAX_EXACT_SLOTS:
+            return None
+        slots_ms: list[float] = []
+        for start, end in distinct:
+            inner = np.arange((start // align + 1) * align, end, align)
+            borders = np.concatenate([[start], inner, [end]]).astype(np.float64)
+            first, last = np.triu_indices(len(borders), 1)
+            slots_ms += self.reach.chunks_ms(borders[first], borders[last]).tolist()
+        return slots_ms
+
+    def _try_all(self, slots_ms: Iterable[float]) -> dict[float, float]:
+        """Estimate all slots, but for those that cannot be better than the best so far."""
+        bounds_ms = {slot_ms: self._bound_ms(slot_ms) for slot_ms in slots_ms}
+        finish_ms: dict[float, float] = {}
+        best_ms = math.inf
+        for slot_ms in sorted(bounds_ms, key=bounds_ms.__getitem__):
+            if bounds_ms[slot_ms] > best_ms:
+                break
+            finish_ms[slot_ms] = self._estimate_ms(slot_ms)
+            best_ms = min(best_ms, finish_ms[slot_ms])
+        return finish_ms
+
+    def _zoom(self, limit_ms: float) -> dict[float, float]:
+        """Estimate the slots of a grid, and of finer ones between the best one's neighbours."""
+        low_ms, high_ms = (min(slot_ms, limit_ms) for slot_ms in self._interval_ms())
+        num_chunks = sum(len(self._from_the_end(*span, low_ms)) for span in set(self.ranges))
+        num_slots = _clamp(_GRID_CHUNKS // num_chunks, _GRID_SLOTS)
+        finish_ms: dict[float, float] = {}
+        for _ in range(_NUM_GRIDS if num_slots > _GRID_SLOTS[0] else _NUM_GRIDS - 1):
+            grid_ms = np.geomspace(low_ms, high_ms, num_slots).tolist()
+            finish_ms |= {s: self._estimate_ms(s) for s in grid_ms if s not in finish_ms}
+            best = min(range(num_slots), key=lambda i: finish_ms[grid_ms[i]])
+            low_ms, high_ms = grid_ms[max(best - 1, 0)], grid_ms[min(best + 1, num_slots - 1)]
+        return finish_ms
+
+    def _interval_ms(self) -> tuple[float, float]:
+        """Return between which slots the best one is, by what equal-time cuts would need."""
+        stage = self.reach.slowest(*max(self.ranges, key=lambda span: span[1] - span[0]))
+        grows_ms = sum(_grows_ms(stage, *span) for span in self.ranges)
+        middle = sum(start + end for start, end in self.ranges) / (2 * len(self.ranges))
+        per_chunk_ms = constant_ms(stage) + stage.ms_per_prefix_token * middle
+        longest = max(
+            ((self.reach.earliest_start(start, end, math.inf), end) for start, end in self.ranges),
+            key=lambda span: self.reach.chunk_ms(*span),
+        )
+        longest_ms = self.reach.chunk_ms(*longest)
+        num_fills = self._fill_ms(*longest) / longest_ms if longest_ms else 0.0
+        best_ms = longest_ms
+        if num_fills:
+            best_ms = per_chunk_ms + math.sqrt(per_chunk_ms * grows_ms / num_fills)
+        least_ms = max(per_chunk_ms + grows_ms / _MAX_CHUNKS, self.reach.least_ms)
+        low_ms = min(max(best_ms * _GRID_RANGE[0], least_ms), longest_ms)
+        high_ms = min(max(best_ms, low_ms) * _GRID_RANGE[1], longest_ms)
+        return max(low_ms, _LEAST_SLOT_MS), max(high_ms, _LEAST_SLOT_MS)
+
+    def _fill_ms(self, start: int, end: int) -> float:
+        """Return what a chunk takes on all stages but the slowest."""
+        times_ms = [stage.chunk_ms(start, end) for stage in self.latency.stages]
+        return sum(times_ms) - max(times_ms)
+
+    def _bound_ms(self, slot_ms: float) -> float:
+        """Return what no estimate for slot_ms, if it is the longest chunk's time, can be under."""
+        stage = self.reach.rhythm[0]
+        fixed_ms = constant_ms(stage)
+        room_ms = slot_ms - fixed_ms
+        bound_ms = 0.0
+        for start, end in self.ranges:
+            grows_ms = _grows_ms(stage, start, end)
+            num_chunks = math.ceil(grows_ms / room_ms - 1e-9) if room_ms > 0 else 1
+            bound_ms += grows_ms + max(num_chunks, 1) * fixed_ms
+        return bound_ms + (self._num_equal - 1) * slot_ms
+
+    @property
+    def _num_equal(self) -> int:
+        """Stages that are as slow as the slowest with any chunk, at least 1."""
+        return max(self.latency.stages.count(stage) for stage in self.reach.rhythm)
+
+    def _estimate_ms(self, slot_ms: float) -> float:
+        """Return when the pipeline would be through at the latest, but for its links.
+
+        On its way through stages and chunks the critical path sees each chunk on one stage, and at
+        each change to another stage one chunk twice: the sum over chunks on their slowest stage,
+        and one of the longest chunks on every other stage.
+        """
+        total_ms = longest_ms = fill_ms = 0.0
+        for (start, end), count in Counter(self.ranges).items():
+            borders = np.array([start, *self._from_the_end(start, end, slot_ms)], dtype=np.float64)
+            times_ms = self.reach.chunks_ms(borders[:-1], borders[1:])
+            total_ms += count * float(times_ms.sum())
+            longest = int(times_ms.argmax())
+            if times_ms[longest] > longest_ms:
+                longest_ms = float(times_ms[longest])
+                fill_ms = self._fill_ms(int(borders[longest]), int(borders[longest + 1]))
+        return total_ms + fill_ms
+
+    def _plans(self, slot_ms: float) -> Iterator[SlotPlan]:
+        """Yield the plan of a slot, evened out and as it was found."""
+        found = {span: self._from_the_end(*span, slot_ms) for span in dict.fromkeys(self.ranges)}
+        evened = {span: self._evened(*span, ends) for span, ends in found.items()}
+        for ends in (evened, found):
+            yield self._judged(tuple(ends[span] for span in self.ranges))
+
+    def _shaped(self, best: SlotPlan, limit_ms: float) -> SlotPlan:
+        """Let chunk times differ over the first and the last prompt where that is better.
+
+        Only stages that are unequal gain by it: faster ones before the slowest fill it sooner with
+        short chunks, and later it need not wait for long ones.
+        """
+        limit_ms = max(limit_ms, best.slot_ms)
+        last = len(self.ranges) - 1
+        for index in dict.fromkeys((0, last)):
+            span = self.ranges[index]
+            ramps = Ramps.of_pipeline(self.latency, span[0], best.ends[index][0])
+            own = ramps.at(is_first=index == 0, is_last=index == last)
+            num_chunks = len(best.ends[index])
+            ratios = _SHAPED_CHUNKS[: 3 if num_chunks > _MANY_CHUNKS else None]
+            level = [np.ones(round(num_chunks * ratio) or 1) for ratio in ratios]
+            grading, shares = 0.0, level[0]
+            for tried in itertools.product(_GRADINGS, level):
+                plan = self._reshaped(best, index, *tried)
+                if plan and plan.slot_ms <= limit_ms and plan.finish_ms < best.finish_ms:
+                    best, (grading, shares) = plan, tried
+            for ramp in own.shares(len(shares)):
+                plan = self._reshaped(best, index, grading, ramp)
+                if plan and plan.slot_ms <= limit_ms and plan.finish_ms < best.finish_ms:
+                    best = plan
+        return best
+
+    def _reshaped(
+        self, plan: SlotPlan, index: int, grading: float, shares: FloatArray
+    ) -> SlotPlan | None:
+        """Return a plan with one prompt cut anew; None if a chunk would be too long to hold."""
+        span = self.ranges[index]
+        done = np.cumsum(shares)
+        cuts = graded_cuts(self.reach.slowest(*span), *span, done[:-1] / done[-1], grading)
+        ends = nearest_ends(cuts, span, self.reach.align_tokens)
+        longest = max(end - begin for begin, end in itertools.pairwise((span[0], *ends)))
+        if longest > self.reach.max_chunk_tokens:
+            return None
+        return self._judged((*plan.ends[:index], ends, *plan.ends[index + 1 :]))
+
+    def _from_the_end(self, start: int, end: int, slot_ms: float) -> Ends:
+        """Return the fewest chunks of a slot at most, each beginning as early as can be."""
+        ends = [end]
+        while (begin := self.reach.earliest_start(start, ends[-1], slot_ms)) > start:
+            ends.append(begin)
+        ends.reverse()
+        return tuple(ends)
+
+    def _evened(self, start: int, end: int, earliest: Ends) -> Ends:
+        """Move borders out towards equal times; none is longer than the longest was."""
+        borders = np.array([start, *earliest], dtype=np.float64)
+        cap_ms = float(self.reach.chunks_ms(borders[:-1], borders[1:]).max())
+        align = self.reach.align_tokens
+        shares = np.arange(1, len(earliest)) / len(earliest)
+        wanted = graded_cuts(self.reach.slowest(start, end), start, end, shares).tolist()
+        ends = [start]
+        for least, cut in zip(earliest[:-1], wanted, strict=True):
+            furthest = self.reach.latest_end(ends[-1], cap_ms)
+            ends.append(max(least, min(round(cut / align) * align, furthest)))
+        return (*ends[1:], end)
+
+    def _judged(self, ends: tuple[Ends, ...]) -> SlotPlan:
+        """Return the plan with its figures."""
+        borders = [(start, *own) for (start, _), own in zip(self.ranges, ends, strict=True)]
+        starts = np.array([b for own in borders for b in own[:-1]], dtype=np.float64)
+        stops = np.array([b for own in borders for b in own[1:]], dtype=np.float64)
+        return SlotPlan(
+            slot_ms=float(self.reach.chunks_ms(starts, stops).max()),
+            finish_ms=plan_finish_ms(self.latency, starts, stops, self.link),
+            ends=ends,
+        )
+
+
+def _grows_ms(stage: StageLatency, start: int, end: int) -> float:
+    """Return what tokens and pairs of [start, end) take, however they are cut."""
+    return (end - start) * (stage.ms_per_token + stage.ms_per_pair * (end + start))
+
+
+def _clamp(value: int, limits: tuple[int, int]) -> int:
+    """Return the value, or the limit that it is beyond."""
+    return min(max(value, limits[0]), limits[1])

@@ -1,0 +1,149 @@
+"""A stage's latency that follows what acknowledgements tell."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from scheduler.latency_model import StageLatency, Work
+from scheduler.latency_refit import LatencyRefit
+
+_FIRST = StageLatency(
+    floor_ms=5.0,
+    fixed_ms=1.0,
+    ms_per_token=0.01,
+    ms_per_pair=1e-7,
+    ms_per_row=0.1,
+    ms_per_row_token=1e-4,
+    edge_ms=0.5,
+)
+_PROBES = [
+    *(Work.of_chunk(prefix, prefix + x) for x in (512, 1024, 4096) for prefix in (0, 8192, 65536)),
+    Work.of_rows([4096] * 32),
+]
+
+
+def _refit() -> LatencyRefit:
+    return LatencyRefit(_FIRST, max_chunk_tokens=4096, max_prefix_tokens=65536, max_rows=32)
+
+
+def _mixed_work(rng: np.random.Generator) -> Work:
+    """Return chunks and rows of all sizes."""
+    if rng.random() < 0.3:
+        return Work.of_rows([int(rng.integers(1, 65536))] * int(rng.integers(1, 33)))
+    prefix = int(rng.integers(0, 65536))
+    return Work.of_chunk(prefix, prefix + int(rng.integers(64, 4097)))
+
+
+def _always(work: Work) -> Callable[[np.random.Generator], Work]:
+    return lambda _: work
+
+
+def _watch(
+    refit: LatencyRefit,
+    true: StageLatency,
+    next_work: Callable[[np.random.Generator], Work],
+    *,
+    outliers: float = 0.0,
+) -> int:
+    """Let a stage work 400 times, one a second; return how often it was fitted again."""
+    rng = np.random.default_rng(3)
+    num_fits = 0
+    for now_s in range(400):
+        work = next_work(rng)
+        ms = true.microbatch_ms(work) * float(np.exp(0.03 * rng.normal()))
+        refit.observe(work, ms * 20 if rng.random() < outliers else ms)
+        num_fits += refit.refitted(float(now_s)) is not None
+    return num_fits
+
+
+def _worst_error(latency: StageLatency, true: StageLatency) -> float:
+    return max(abs(latency.microbatch_ms(w) / true.microbatch_ms(w) - 1) for w in _PROBES)
+
+
+def test_a_right_fit_stays() -> None:
+    """Noise and a few outliers are no reason to plan again."""
+    refit = _refit()
+    assert 0 == _watch(refit, _FIRST, _mixed_work, outliers=0.05)
+    assert _FIRST == refit.latency
+    assert 10 < refit.num_outliers < 40
+
+
+def test_follows_a_slower_attention() -> None:
+    """A term that changed is found among those that did not."""
+    refit = _refit()
+    true = StageLatency(
+        floor_ms=5.0, fixed_ms=1.0, ms_per_token=0.01, ms_per_pair=2e-7, ms_per_row=0.1,
+        ms_per_row_token=1e-4, edge_ms=0.5,
+    )  # fmt: skip
+    before = _worst_error(_FIRST, true)
+    assert 1 <= _watch(refit, true, _mixed_work, outliers=0.03)
+    assert _worst_error(refit.latency, true) < before / 3
+
+
+def test_follows_a_machine_that_is_twice_as_slow() -> None:
+    """An error that stays is no outlier, however large."""
+    refit = _refit()
+    true = _FIRST.of_layers(2)
+    assert 1 <= _watch(refit, true, _mixed_work)
+    assert _worst_error(refit.latency, true) < 0.2
+
+
+@pytest.mark.parametrize("ratio", [0.5, 1.0, 1.5, 2.0])
+@pytest.mark.parametrize("work", [Work.of_chunk(0, 1024), Work.of_rows([100] * 4)])
+def test_work_that_is_always_alike(ratio: float, work: Work) -> None:
+    """Where all is slower by a ratio, knowing one work makes no other prediction worse."""
+    refit = _refit()
+    true = StageLatency(
+        floor_ms=5.0 * ratio,
+        fixed_ms=ratio,
+        ms_per_token=0.01 * ratio,
+        ms_per_pair=1e-7 * ratio,
+        ms_per_row=0.1 * ratio,
+        ms_per_row_token=1e-4 * ratio,
+        edge_ms=0.5,
+    )
+    _watch(refit, true, _always(work))
+    for probe in _PROBES:
+        error = abs(math.log(refit.latency.microbatch_ms(probe) / true.microbatch_ms(probe)))
+        first_error = abs(math.log(_FIRST.microbatch_ms(probe) / true.microbatch_ms(probe)))
+        assert error < first_error + 0.05
+
+
+def test_floor_is_followed_by_itself() -> None:
+    """Launching became faster: small work says so, and nothing about large work."""
+    refit = _refit()
+    true = StageLatency(floor_ms=4.0, edge_ms=0.5)
+    _watch(refit, true, _always(Work.of_rows([10])))
+    assert pytest.approx(4.0, rel=0.05) == refit.latency.floor_ms
+    for probe in _PROBES:
+        first_ms = _FIRST.microbatch_ms(probe)
+        if first_ms > 5.5:
+            assert pytest.approx(first_ms, rel=0.03) == refit.latency.microbatch_ms(probe)
+
+
+@pytest.mark.parametrize("ms", [math.nan, math.inf, -1.0, 0.0, 0.5])
+def test_impossible_times_change_nothing(ms: float) -> None:
+    """0.5 ms is what the edge alone takes."""
+    refit = _refit()
+    for now_s in range(100):
+        refit.observe(Work.of_chunk(0, 1024), ms)
+        assert refit.refitted(float(now_s)) is None
+
+
+def test_waits_for_observations_and_time() -> None:
+    """Plans are not made again with every acknowledgement."""
+    refit = _refit()
+    true = _FIRST.of_layers(2)
+    rng = np.random.default_rng(1)
+    fitted_at = []
+    for tick in range(3000):
+        work = _mixed_work(rng)
+        refit.observe(work, true.microbatch_ms(work))
+        if refit.refitted(tick / 100) is not None:
+            fitted_at.append(tick / 100)
+    assert 1 <= len(fitted_at) <= 6
+    assert min(np.diff(fitted_at), default=5.0) >= 5.0
