@@ -26,6 +26,15 @@ class OptimalChunks:
     max_chunk_ms: float | None = None
     """Longest chunk, for those who wait between; one of a single aligned cell is always allowed."""
     link: LinkTime = NO_LINK
+    reach: ChunkReach = dataclasses.field(init=False, repr=False, compare=False)
+    """Which borders there can be; aligned as coarsely as the largest chunk allows."""
+
+    def __post_init__(self) -> None:
+        largest = math.inf if self.max_chunk_tokens is None else self.max_chunk_tokens
+        wanted = (math.lcm(self.page_tokens, _LEAST_ALIGNMENT_TOKENS), self.page_tokens, 1)
+        align = next(tokens for tokens in wanted if tokens <= largest)
+        reach = ChunkReach(self.latency, align_tokens=align, max_chunk_tokens=self.max_chunk_tokens)
+        object.__setattr__(self, "reach", reach)
 
     def cut(self, start: int, end: int) -> Sequence[int]:
         """Return the ends of the chunks of [start, end)."""
@@ -33,14 +42,14 @@ class OptimalChunks:
 
     def cut_all(self, ranges: Sequence[tuple[int, int]]) -> SlotPlan:
         """Cut what is left of several prompts, at least one, none empty, to one common slot."""
-        search = SlotSearch(
-            latency=self.latency, reach=self._reach(), ranges=tuple(ranges), link=self.link
-        )
+        search = self._search(ranges)
         return search.best(math.inf if self.max_chunk_ms is None else self.max_chunk_ms)
 
-    def _reach(self) -> ChunkReach:
-        """Align as coarsely as the largest chunk allows."""
-        largest = math.inf if self.max_chunk_tokens is None else self.max_chunk_tokens
-        wanted = (math.lcm(self.page_tokens, _LEAST_ALIGNMENT_TOKENS), self.page_tokens, 1)
-        align = next(tokens for tokens in wanted if tokens <= largest)
-        return ChunkReach(self.latency, align_tokens=align, max_chunk_tokens=self.max_chunk_tokens)
+    def cut_to(self, start: int, end: int, slot_ms: float) -> Sequence[int]:
+        """Return the ends of the fewest chunks of slot_ms at most, of about equal time."""
+        return self._search([(start, end)]).fewest(start, end, slot_ms)
+
+    def _search(self, ranges: Sequence[tuple[int, int]]) -> SlotSearch:
+        return SlotSearch(
+            latency=self.latency, reach=self.reach, ranges=tuple(ranges), link=self.link
+        )

@@ -235,6 +235,10 @@ class SlotSearch:
             return None
         return self._judged((*plan.ends[:index], ends, *plan.ends[index + 1 :]))
 
+    def fewest(self, start: int, end: int, slot_ms: float) -> Ends:
+        """Return the ends of the fewest chunks of a slot at most, evened out."""
+        return self._evened(start, end, self._from_the_end(start, end, slot_ms))
+
     def _from_the_end(self, start: int, end: int, slot_ms: float) -> Ends:
         """Return the fewest chunks of a slot at most, each beginning as early as can be."""
         ends = [end]

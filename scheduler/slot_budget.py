@@ -1,0 +1,212 @@
+"""How much prefill a microbatch holds if it is to take a slot's time. Pure; one a route.
+
+The slot is the longest time of a microbatch with which all that is left of the admitted prompts is
+done soonest. Of a second of work or more it is searched for, with the borders of the longest
+prompts (chunk_optimal.py), as often as a second of work has come to it and an eighth of all: a
+search may take 50 ms. Of less, and in between, it is what equal chunks would need. Microbatches are
+then filled up to the slot, so that decode rows and short prompts shorten a long prompt's chunk.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from scheduler.chunk_optimal import OptimalChunks
+from scheduler.chunk_reach import constant_ms, graded_cuts
+from scheduler.latency_model import PipelineLatency, Work
+from scheduler.part import Part, take_chunk
+from scheduler.prefill import Prefill
+from scheduler.prefill_order import Candidate, Turn, prefill_order
+from scheduler.request import Request
+
+_SEARCHED_MS = 1000.0
+"""So much work must be new for a search."""
+_SEARCHED_SHARE = 0.125
+"""And this share of all that is left."""
+_MAX_RANGES = 8
+"""Prompts that a search looks at one by one; all others count as copies of their mean."""
+_LONGEST_SLOT_MS = 1e9
+"""Stands for no limit."""
+
+
+class SlotBudget:
+    """A slot's time, and the tokens that the stages' buffers hold."""
+
+    def __init__(self, strategy: OptimalChunks, max_tokens: int) -> None:
+        """Plan with strategy.latency; hold max_tokens >= 1."""
+        self._max_tokens = max_tokens
+        self._turn: Turn | None = None
+        self._clock_ms = 0.0
+        """Time of all microbatches with prefill so far, by the model."""
+        self._plan_with(strategy)
+
+    @property
+    def slot_ms(self) -> float:
+        """Of the last microbatch; 0 before the first."""
+        return self._slot_ms
+
+    def begin(self, prefill: Prefill) -> None:
+        """Let it wait; it is cut when the next microbatch is filled."""
+        prefill.began_at = self._clock_ms
+
+    def fill(self, prefilling: Sequence[Request], *, beside: Work, most: int) -> list[Part]:
+        """Take chunks as long as there is time; the first is at least one aligned cell."""
+        candidates = [self._candidate(request) for request in prefilling]
+        self._plan(candidates)
+        order = prefill_order(candidates, budget=self._slot_ms, turn=self._turn)
+        parts: list[Part] = []
+        left_ms = self._slot_ms - self._reach.beside_ms(beside)
+        left_tokens = self._max_tokens
+        sent_ms = 0.0
+        for request in order.requests:
+            if len(parts) == most:
+                break
+            prefill = request.prefill
+            end = self._end(prefill, left_ms - sent_ms, left_tokens, is_first=not parts)
+            if end is None:
+                continue
+            grows_ms = self._reach.grows_ms(prefill.next_start, end)
+            left_tokens -= end - prefill.next_start
+            sent_ms += grows_ms
+            prefill.served += grows_ms
+            parts.append(take_chunk(request, end))
+        self._clock_ms += max(self._reach.least_ms, sent_ms)
+        self._turn = order.next_turn([part.request for part in parts])
+        return parts
+
+    def leave(self, request: Request) -> None:
+        """Plan anew if much of what was planned will not come."""
+        if self._turn is not None and self._turn.request is request:
+            self._turn = None
+        if request not in self._searched:
+            return
+        self._searched.remove(request)
+        prefill = request.prefill
+        if self._reach.grows_ms(prefill.next_start, prefill.end) > _SEARCHED_SHARE * self._total_ms:
+            self._plan_with(self._strategy)
+
+    def replace(self, latency: PipelineLatency, /) -> None:
+        """Plan all that is left anew."""
+        self._plan_with(dataclasses.replace(self._strategy, latency=latency))
+
+    def _plan_with(self, strategy: OptimalChunks) -> None:
+        """Forget what was planned."""
+        self._strategy = strategy
+        self._reach = strategy.reach
+        slowest = self._reach.slowest(0, self._max_tokens)
+        self._paid_ms = constant_ms(slowest)
+        """What a chunk takes beside what grows."""
+        chunk_ms = [stage.chunk_ms(0, self._max_tokens) for stage in strategy.latency.stages]
+        self._num_fills = sum(chunk_ms) / max(chunk_ms) - 1
+        """Time of a chunk on all stages but the slowest, in slots."""
+        self._searched: set[Request] = set()
+        """Those that the last search looked at, as long as they run."""
+        self._searched_ms = 0.0
+        """The slot that it found."""
+        self._is_stale = True
+        """Whether all wanted borders are of an earlier plan."""
+        self._total_ms = 0.0
+        """What was left when the last microbatch was filled."""
+        self._slot_ms = 0.0
+
+    def _candidate(self, request: Request) -> Candidate:
+        """Count in time on the slowest stage."""
+        prefill = request.prefill
+        return Candidate(
+            request=request,
+            rest=self._reach.grows_ms(prefill.next_start, prefill.end),
+            waited=max(self._clock_ms - prefill.began_at - prefill.served, 0.0),
+        )
+
+    def _plan(self, candidates: Sequence[Candidate]) -> None:
+        """Find the slot, and wanted borders for those that have none."""
+        self._total_ms = sum(candidate.rest for candidate in candidates)
+        known = [each for each in candidates if each.request in self._searched]
+        news_ms = self._total_ms - sum(candidate.rest for candidate in known)
+        if not known:
+            self._searched_ms = 0.0
+        if news_ms >= max(_SEARCHED_MS, _SEARCHED_SHARE * self._total_ms):
+            self._search(candidates)
+        limit_ms = self._strategy.max_chunk_ms or _LONGEST_SLOT_MS
+        slot_ms = max(self._searched_ms, self._even_slot_ms(self._total_ms))
+        self._slot_ms = max(min(slot_ms, limit_ms), self._reach.least_ms)
+        for candidate in candidates:
+            prefill = candidate.request.prefill
+            if candidate.request not in self._searched and (self._is_stale or not prefill.borders):
+                self._cut(prefill, self._slot_ms)
+        self._is_stale = False
+
+    def _search(self, candidates: Sequence[Candidate]) -> None:
+        """Look for the best slot, and for the best borders of the longest prompts."""
+        longest = sorted(candidates, key=lambda candidate: -candidate.rest)
+        prefills = [candidate.request.prefill for candidate in longest]
+        single, others = prefills[:_MAX_RANGES], prefills[_MAX_RANGES:]
+        ranges = [(prefill.next_start, prefill.end) for prefill in single]
+        if others:
+            start = sum(prefill.next_start for prefill in others) // len(others)
+            end = sum(prefill.end for prefill in others) // len(others)
+            ranges += [(start, max(end, start + 1))] * len(others)
+        plan = self._strategy.cut_all(ranges)
+        self._searched = {candidate.request for candidate in candidates}
+        self._searched_ms = plan.slot_ms
+        for prefill, ends in zip(single, plan.ends, strict=False):
+            prefill.borders = (prefill.next_start, *ends)
+        for prefill in others:
+            self._cut(prefill, plan.slot_ms)
+
+    def _cut(self, prefill: Prefill, slot_ms: float) -> None:
+        """Want the rest of a prompt in as few chunks of about equal time as can be."""
+        start, end = prefill.next_start, prefill.end
+        prefill.borders = (start, *self._strategy.cut_to(start, end, slot_ms))
+
+    def _end(
+        self, prefill: Prefill, cap_ms: float, left_tokens: int, *, is_first: bool
+    ) -> int | None:
+        """Return where the next chunk ends that fits, or None if none does.
+
+        No small piece is left behind: less than a cell is taken as well, and two chunks of which
+        the last would be less than half the other are made alike.
+        """
+        start, end, align = prefill.next_start, prefill.end, self._reach.align_tokens
+        if not is_first and not self._reach.fits(start, min(_above(start, align), end), cap_ms):
+            return None
+        furthest = start + left_tokens
+        reached = min(self._reach.latest_end(start, cap_ms), end)
+        if reached > furthest:
+            reached = furthest // align * align
+        if reached <= start:
+            return None
+        wanted = prefill.wanted_end()
+        if wanted is not None and wanted <= reached:
+            return wanted
+        rest = end - reached
+        if 0 < rest < align and end <= furthest:
+            return end
+        if 0 < rest < (reached - start) / 2:
+            return self._halved(start, end, reached)
+        return reached
+
+    def _halved(self, start: int, end: int, furthest: int) -> int:
+        """Return the border that halves the time of [start, end), or a little less."""
+        align = self._reach.align_tokens
+        half = np.array([0.5])
+        cut = float(graded_cuts(self._reach.slowest(start, end), start, end, half)[0])
+        return min(max(math.ceil(cut / align) * align, _above(start, align)), furthest)
+
+    def _even_slot_ms(self, grows_ms: float) -> float:
+        """Return the slot of equal chunks: paid for each chunk here, and for one on each stage.
+
+        With n chunks of the slot grows / n + paid, the whole takes grows + n * paid + fills * slot.
+        """
+        if self._num_fills <= 0:
+            return _LONGEST_SLOT_MS
+        return self._paid_ms + math.sqrt(self._paid_ms * grows_ms / self._num_fills)
+
+
+def _above(position: int, align: int) -> int:
+    """Return the next border."""
+    return (position // align + 1) * align
