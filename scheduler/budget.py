@@ -92,8 +92,10 @@ class TokenBudget:
     def _candidate(self, request: Request) -> Candidate:
         """Count in tokens."""
         prefill = request.prefill
+        rest = prefill.end - prefill.next_start
         return Candidate(
             request=request,
-            rest=prefill.end - prefill.next_start,
+            rest=rest,
+            total=prefill.served + rest,
             waited=self._clock - prefill.began_at - prefill.served,
         )

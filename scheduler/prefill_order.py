@@ -2,11 +2,11 @@
 
 Higher priority goes first, whatever waits below. Among equals, short prompts ride ahead of long
 ones: those whose rest fits into half a microbatch, up to half of it together, so that long ones
-keep the other half. The long ones go by response ratio, (waited + rest) / rest, which is 1 for who
-never waited and grows the faster the less is left: nobody starves. Who was served last keeps its
-turn until the ratio of another is twice its own; else prompts of one length would take turns and
-all be done last. If riders left no room for the one whose turn it was, it goes before the next
-riders.
+keep the other half. The long ones go by response ratio, (waited + total) / total, which is 1 for
+who never waited and grows the faster the shorter a prompt is: nobody starves. Who was served last
+keeps its turn until the ratio of another is twice its own; else prompts of one length would take
+turns and all be done last. If riders left no room for the one whose turn it was, it goes before the
+next riders.
 Source: highest response ratio next, https://en.wikipedia.org/wiki/Highest_response_ratio_next
 """
 
@@ -23,18 +23,20 @@ _TURN_FACTOR = 2.0
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """A prompt with chunks to send; both figures in the unit of the budget, tokens or ms."""
+    """A prompt with chunks to send; all figures in the unit of the budget, tokens or ms."""
 
     request: Request
     rest: float
     """What is left to send, > 0."""
+    total: float
+    """With what was sent, >= rest."""
     waited: float
     """What others were given since its prefill began, >= 0."""
 
     @property
     def response_ratio(self) -> float:
         """>= 1."""
-        return (self.waited + self.rest) / self.rest
+        return (self.waited + self.total) / self.total
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

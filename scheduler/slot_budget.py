@@ -29,8 +29,8 @@ _SEARCHED_SHARE = 0.125
 """And this share of all that is left."""
 _MAX_RANGES = 8
 """Prompts that a search looks at one by one; all others count as copies of their mean."""
-_LONGEST_SLOT_MS = 1e9
-"""Stands for no limit."""
+_PIECE_SHARE = 0.25
+"""A long prompt gets no less than this of a slot behind others: what is left over is not worth it."""
 
 
 class SlotBudget:
@@ -82,6 +82,7 @@ class SlotBudget:
         """Plan anew if much of what was planned will not come."""
         if self._turn is not None and self._turn.request is request:
             self._turn = None
+        self._cut_to_ms.pop(request, None)
         if request not in self._searched:
             return
         self._searched.remove(request)
@@ -105,10 +106,8 @@ class SlotBudget:
         """Time of a chunk on all stages but the slowest, in slots."""
         self._searched: set[Request] = set()
         """Those that the last search looked at, as long as they run."""
-        self._searched_ms = 0.0
-        """The slot that it found."""
-        self._is_stale = True
-        """Whether all wanted borders are of an earlier plan."""
+        self._cut_to_ms: dict[Request, float] = {}
+        """The slot with which each was cut, as long as it runs."""
         self._total_ms = 0.0
         """What was left when the last microbatch was filled."""
         self._slot_ms = 0.0
@@ -116,52 +115,52 @@ class SlotBudget:
     def _candidate(self, request: Request) -> Candidate:
         """Count in time on the slowest stage."""
         prefill = request.prefill
+        rest_ms = self._reach.grows_ms(prefill.next_start, prefill.end)
         return Candidate(
             request=request,
-            rest=self._reach.grows_ms(prefill.next_start, prefill.end),
+            rest=rest_ms,
+            total=prefill.served + rest_ms,
             waited=max(self._clock_ms - prefill.began_at - prefill.served, 0.0),
         )
 
     def _plan(self, candidates: Sequence[Candidate]) -> None:
         """Find the slot, and wanted borders for those that have none."""
         self._total_ms = sum(candidate.rest for candidate in candidates)
-        known = [each for each in candidates if each.request in self._searched]
-        news_ms = self._total_ms - sum(candidate.rest for candidate in known)
-        if not known:
-            self._searched_ms = 0.0
+        news_ms = sum(each.rest for each in candidates if each.request not in self._searched)
         if news_ms >= max(_SEARCHED_MS, _SEARCHED_SHARE * self._total_ms):
             self._search(candidates)
-        limit_ms = self._strategy.max_chunk_ms or _LONGEST_SLOT_MS
-        slot_ms = max(self._searched_ms, self._even_slot_ms(self._total_ms))
+        wanted_ms = (self._cut_to_ms.get(each.request, 0.0) for each in candidates)
+        slot_ms = max(self._even_slot_ms(candidates), *wanted_ms)
+        limit_ms = max(self._longest_ms(each.request.prefill) for each in candidates)
+        limit_ms = min(limit_ms, self._strategy.max_chunk_ms or math.inf)
         self._slot_ms = max(min(slot_ms, limit_ms), self._reach.least_ms)
         for candidate in candidates:
-            prefill = candidate.request.prefill
-            if candidate.request not in self._searched and (self._is_stale or not prefill.borders):
-                self._cut(prefill, self._slot_ms)
-        self._is_stale = False
+            if candidate.request not in self._cut_to_ms:
+                self._cut(candidate.request, self._slot_ms)
 
     def _search(self, candidates: Sequence[Candidate]) -> None:
         """Look for the best slot, and for the best borders of the longest prompts."""
-        longest = sorted(candidates, key=lambda candidate: -candidate.rest)
-        prefills = [candidate.request.prefill for candidate in longest]
-        single, others = prefills[:_MAX_RANGES], prefills[_MAX_RANGES:]
-        ranges = [(prefill.next_start, prefill.end) for prefill in single]
+        ordered = sorted(candidates, key=lambda candidate: -candidate.rest)
+        requests = [candidate.request for candidate in ordered]
+        longest, others = requests[:_MAX_RANGES], [each.prefill for each in requests[_MAX_RANGES:]]
+        ranges = [(request.prefill.next_start, request.prefill.end) for request in longest]
         if others:
             start = sum(prefill.next_start for prefill in others) // len(others)
             end = sum(prefill.end for prefill in others) // len(others)
             ranges += [(start, max(end, start + 1))] * len(others)
         plan = self._strategy.cut_all(ranges)
-        self._searched = {candidate.request for candidate in candidates}
-        self._searched_ms = plan.slot_ms
-        for prefill, ends in zip(single, plan.ends, strict=False):
-            prefill.borders = (prefill.next_start, *ends)
-        for prefill in others:
-            self._cut(prefill, plan.slot_ms)
+        self._searched = set(requests)
+        for request, (start, _), ends in zip(longest, ranges, plan.ends, strict=False):
+            request.prefill.borders = (start, *ends)
+            self._cut_to_ms[request] = plan.slot_ms
+        for request in requests[_MAX_RANGES:]:
+            self._cut(request, plan.slot_ms)
 
-    def _cut(self, prefill: Prefill, slot_ms: float) -> None:
+    def _cut(self, request: Request, slot_ms: float) -> None:
         """Want the rest of a prompt in as few chunks of about equal time as can be."""
-        start, end = prefill.next_start, prefill.end
-        prefill.borders = (start, *self._strategy.cut_to(start, end, slot_ms))
+        start, end = request.prefill.next_start, request.prefill.end
+        request.prefill.borders = (start, *self._strategy.cut_to(start, end, slot_ms))
+        self._cut_to_ms[request] = slot_ms
 
     def _end(
         self, prefill: Prefill, cap_ms: float, left_tokens: int, *, is_first: bool
@@ -180,9 +179,13 @@ class SlotBudget:
             reached = furthest // align * align
         if reached <= start:
             return None
+        if reached == end:
+            return end
         wanted = prefill.wanted_end()
         if wanted is not None and wanted <= reached:
             return wanted
+        if not is_first and self._reach.grows_ms(start, reached) < _PIECE_SHARE * self._slot_ms:
+            return None
         rest = end - reached
         if 0 < rest < align and end <= furthest:
             return end
@@ -197,14 +200,28 @@ class SlotBudget:
         cut = float(graded_cuts(self._reach.slowest(start, end), start, end, half)[0])
         return min(max(math.ceil(cut / align) * align, _above(start, align)), furthest)
 
-    def _even_slot_ms(self, grows_ms: float) -> float:
-        """Return the slot of equal chunks: paid for each chunk here, and for one on each stage.
+    def _longest_ms(self, prefill: Prefill) -> float:
+        """Return the time of the longest chunk that there can be of a prompt."""
+        start = max(prefill.next_start, prefill.end - self._max_tokens)
+        return self._reach.chunk_ms(start, prefill.end)
+
+    def _even_slot_ms(self, candidates: Sequence[Candidate]) -> float:
+        """Return the slot of equal chunks, all work being one long prompt.
 
         With n chunks of the slot grows / n + paid, the whole takes grows + n * paid + fills * slot.
+        At least a cell more than the least time, or rounding down to cells would leave chunks of
+        less work than the floor's time holds.
         """
         if self._num_fills <= 0:
-            return _LONGEST_SLOT_MS
-        return self._paid_ms + math.sqrt(self._paid_ms * grows_ms / self._num_fills)
+            return math.inf
+        slot_ms = self._paid_ms + math.sqrt(self._paid_ms * self._total_ms / self._num_fills)
+        cells_ms = (
+            self._reach.grows_ms(max(prefill.end - self._reach.align_tokens, 0), prefill.end)
+            for prefill in (
+                each.request.prefill for each in candidates if each.request not in self._searched
+            )
+        )
+        return max(slot_ms, self._reach.least_ms + max(cells_ms, default=0.0))
 
 
 def _above(position: int, align: int) -> int:
