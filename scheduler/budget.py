@@ -13,7 +13,7 @@ from scheduler.chunking import ChunkStrategy
 from scheduler.latency_model import PipelineLatency, Work
 from scheduler.part import Part, take_chunk
 from scheduler.prefill import Prefill
-from scheduler.prefill_order import Candidate, Turn, prefill_order
+from scheduler.prefill_order import Candidate, prefill_order
 from scheduler.request import Request
 
 
@@ -50,7 +50,7 @@ class TokenBudget:
         """Hold max_tokens >= 1."""
         self._strategy = strategy
         self._max_tokens = max_tokens
-        self._turn: Turn | None = None
+        self._owed: Request | None = None
         self._clock = 0
         """Prefill tokens sent so far."""
 
@@ -65,7 +65,7 @@ class TokenBudget:
         A strategy's long chunk could wait for ever otherwise.
         """
         candidates = [self._candidate(request) for request in prefilling]
-        order = prefill_order(candidates, budget=self._max_tokens, turn=self._turn)
+        order = prefill_order(candidates, budget=self._max_tokens, owed=self._owed)
         parts: list[Part] = []
         left = self._max_tokens
         for request in order.requests:
@@ -75,16 +75,15 @@ class TokenBudget:
             num_tokens = end - request.prefill.next_start
             if num_tokens <= left or not parts:
                 parts.append(take_chunk(request, end))
-                request.prefill.served += num_tokens
                 left -= num_tokens
         self._clock += self._max_tokens - left
-        self._turn = order.next_turn([part.request for part in parts])
+        self._owed = order.owed([part.request for part in parts])
         return parts
 
     def leave(self, request: Request) -> None:
-        """Nothing of it is kept but its turn."""
-        if self._turn is not None and self._turn.request is request:
-            self._turn = None
+        """Owe it nothing."""
+        if self._owed is request:
+            self._owed = None
 
     def replace(self, _latency: PipelineLatency, /) -> None:
         """Borders stay where the strategy puts them, as its users know it."""
@@ -92,10 +91,9 @@ class TokenBudget:
     def _candidate(self, request: Request) -> Candidate:
         """Count in tokens."""
         prefill = request.prefill
-        rest = prefill.end - prefill.next_start
         return Candidate(
             request=request,
-            rest=rest,
-            total=prefill.served + rest,
-            waited=self._clock - prefill.began_at - prefill.served,
+            rest=prefill.end - prefill.next_start,
+            total=prefill.end - prefill.start,
+            age=self._clock - prefill.began_at,
         )

@@ -57,6 +57,7 @@ def budget_for(
             page_tokens=config.page_tokens,
             smooth_factor=config.dynamic_smooth_factor,
             context_tokens=config.context_tokens,
+            max_prefill_tokens=max_tokens,
         )
         return TokenBudget(dynamic, max_tokens)
     optimal = OptimalChunks(

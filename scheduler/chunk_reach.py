@@ -16,6 +16,8 @@ from scheduler.latency_model import FloatArray, PipelineLatency, StageLatency, W
 
 _ROUNDING_TOKENS = 1e-6
 """So much may a solution be off by floating point and still be taken as the border it means."""
+_ROUNDING = 1e-9
+"""The same for times, relative."""
 _FLAT = 1e-9
 """With less relative growth of a token's time over a prompt than this, it counts as constant."""
 
@@ -58,7 +60,8 @@ class ChunkReach:
         """Say whether a chunk is within a cap that is above the floor, but for what is beside."""
         x, pairs = end - start, end * end - start * start
         return all(
-            fixed_ms + b * x + a * pairs + g * start <= cap_ms for a, b, g, fixed_ms in self._terms
+            fixed_ms + b * x + a * pairs + g * start <= cap_ms * (1 + _ROUNDING)
+            for a, b, g, fixed_ms in self._terms
         )
 
     def chunks_ms(self, starts: FloatArray, ends: FloatArray) -> FloatArray:

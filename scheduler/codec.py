@@ -192,6 +192,7 @@ def acked_from(ack: pb.Ack, stage: int) -> events.Acked:
             epoch=ack.epoch,
             stage=stage,
             seq_no=ack.seq_no,
+            compute_ms=ack.compute_us / 1000,
             sampled_ids=tuple(ack.sampled_ids),
             sampled_logprobs=tuple(map(_logprobs_from, ack.sampled_logprobs)),
             prompt_logprobs=tuple(map(_logprobs_from, ack.prompt_logprobs)),

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Literal
+from typing import Literal, get_args
 
 from chunkmesh.errors import ConfigError
 
 ChunkStrategyName = Literal["fixed", "dynamic", "optimal"]
+CHUNK_STRATEGIES: tuple[ChunkStrategyName, ...] = get_args(ChunkStrategyName)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,8 +28,6 @@ class Prefill:
     """Chunks acknowledged by the last stage, and so by nature by all before it; of those sent."""
     began_at: float = 0.0
     """The budget's clock when it began to wait for its chunks."""
-    served: float = 0.0
-    """What it had of that clock."""
 
     @property
     def is_sent(self) -> bool:

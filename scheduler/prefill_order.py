@@ -2,11 +2,10 @@
 
 Higher priority goes first, whatever waits below. Among equals, short prompts ride ahead of long
 ones: those whose rest fits into half a microbatch, up to half of it together, so that long ones
-keep the other half. The long ones go by response ratio, (waited + total) / total, which is 1 for
-who never waited and grows the faster the shorter a prompt is: nobody starves. Who was served last
-keeps its turn until the ratio of another is twice its own; else prompts of one length would take
-turns and all be done last. If riders left no room for the one whose turn it was, it goes before the
-next riders.
+keep the other half. The long ones go by response ratio, (age + total) / total: it grows with all
+that was sent since a prefill began, and the faster the shorter it is. So a shorter one passes a
+longer one once it has waited long enough for its length, those of one length go in the order of
+arrival, and nobody starves. A long one that riders left no room goes before the next riders.
 Source: highest response ratio next, https://en.wikipedia.org/wiki/Highest_response_ratio_next
 """
 
@@ -18,7 +17,6 @@ from collections.abc import Collection, Sequence
 from scheduler.request import Request
 
 _RIDERS_SHARE = 0.5
-_TURN_FACTOR = 2.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,22 +28,13 @@ class Candidate:
     """What is left to send, > 0."""
     total: float
     """With what was sent, >= rest."""
-    waited: float
-    """What others were given since its prefill began, >= 0."""
+    age: float
+    """What was sent of all prompts since its prefill began, >= 0."""
 
     @property
     def response_ratio(self) -> float:
         """>= 1."""
-        return (self.waited + self.total) / self.total
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Turn:
-    """Which of the long prompts goes on."""
-
-    request: Request
-    is_owed: bool
-    """Whether riders left no room for it."""
+        return (self.age + self.total) / self.total
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -57,28 +46,21 @@ class PrefillOrder:
     first_long: Request | None
     """The first of them that is no rider."""
 
-    def next_turn(self, taken: Collection[Request]) -> Turn | None:
-        """Return whose turn it is when these were taken; None if all candidates rode."""
-        first = self.first_long
-        return None if first is None else Turn(first, is_owed=first not in taken)
+    def owed(self, taken: Collection[Request]) -> Request | None:
+        """Return the long one that had to be first and is not among the taken, if so."""
+        return None if self.first_long in taken else self.first_long
 
 
 def prefill_order(
-    candidates: Sequence[Candidate], *, budget: float, turn: Turn | None
+    candidates: Sequence[Candidate], *, budget: float, owed: Request | None = None
 ) -> PrefillOrder:
-    """Order candidates for a microbatch that holds budget, > 0, in their unit."""
+    """Order candidates, at least one, for a microbatch that holds budget, > 0, in their unit."""
     if len(candidates) == 1:
         only = candidates[0].request
         return PrefillOrder((only,), only)
-    turned = turn.request if turn else None
-
-    def rank(candidate: Candidate) -> tuple[float, tuple[int, int, int]]:
-        factor = _TURN_FACTOR if candidate.request is turned else 1.0
-        return -factor * candidate.response_ratio, candidate.request.rank
-
-    ranked = sorted(candidates, key=rank)
+    ranked = sorted(candidates, key=_rank)
     riders = _riders(ranked, _RIDERS_SHARE * budget)
-    owed = turned if turn and turn.is_owed else None
+    riders.discard(owed)
 
     def place(candidate: Candidate) -> tuple[int, int]:
         request = candidate.request
@@ -86,14 +68,19 @@ def prefill_order(
         return -request.spec.priority, group
 
     requests = [candidate.request for candidate in sorted(ranked, key=place)]
-    first_long = next((r for r in requests if r is owed or r not in riders), None)
+    first_long = next((request for request in requests if request not in riders), None)
     return PrefillOrder(requests, first_long)
 
 
-def _riders(ranked: Sequence[Candidate], room: float) -> set[Request]:
-    """Return the short ones that fit into room together, those of higher priority first."""
-    riders: set[Request] = set()
-    for candidate in sorted(ranked, key=lambda each: -each.request.spec.priority):
+def _rank(candidate: Candidate) -> tuple[int, float, tuple[int, int, int]]:
+    request = candidate.request
+    return -request.spec.priority, -candidate.response_ratio, request.rank
+
+
+def _riders(ranked: Sequence[Candidate], room: float) -> set[Request | None]:
+    """Return the short ones that fit into room together."""
+    riders: set[Request | None] = set()
+    for candidate in ranked:
         if candidate.rest <= room:
             riders.add(candidate.request)
             room -= candidate.rest

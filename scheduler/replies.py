@@ -152,4 +152,5 @@ def _timing(timing: MicrobatchTiming) -> pb.MicrobatchTiming:
             )
             for stage in timing.stages
         ],
+        predicted_us=timing.predicted_us,
     )

@@ -20,7 +20,7 @@ from scheduler.chunk_reach import constant_ms, graded_cuts
 from scheduler.latency_model import PipelineLatency, Work
 from scheduler.part import Part, take_chunk
 from scheduler.prefill import Prefill
-from scheduler.prefill_order import Candidate, Turn, prefill_order
+from scheduler.prefill_order import Candidate, prefill_order
 from scheduler.request import Request
 
 _SEARCHED_MS = 1000.0
@@ -30,7 +30,7 @@ _SEARCHED_SHARE = 0.125
 _MAX_RANGES = 8
 """Prompts that a search looks at one by one; all others count as copies of their mean."""
 _PIECE_SHARE = 0.25
-"""A long prompt gets no less than this of a slot behind others: what is left over is not worth it."""
+"""A long prompt gets no less than this of a slot behind others: a mere piece is not worth it."""
 
 
 class SlotBudget:
@@ -39,7 +39,7 @@ class SlotBudget:
     def __init__(self, strategy: OptimalChunks, max_tokens: int) -> None:
         """Plan with strategy.latency; hold max_tokens >= 1."""
         self._max_tokens = max_tokens
-        self._turn: Turn | None = None
+        self._owed: Request | None = None
         self._clock_ms = 0.0
         """Time of all microbatches with prefill so far, by the model."""
         self._plan_with(strategy)
@@ -57,7 +57,7 @@ class SlotBudget:
         """Take chunks as long as there is time; the first is at least one aligned cell."""
         candidates = [self._candidate(request) for request in prefilling]
         self._plan(candidates)
-        order = prefill_order(candidates, budget=self._slot_ms, turn=self._turn)
+        order = prefill_order(candidates, budget=self._slot_ms, owed=self._owed)
         parts: list[Part] = []
         left_ms = self._slot_ms - self._reach.beside_ms(beside)
         left_tokens = self._max_tokens
@@ -72,16 +72,15 @@ class SlotBudget:
             grows_ms = self._reach.grows_ms(prefill.next_start, end)
             left_tokens -= end - prefill.next_start
             sent_ms += grows_ms
-            prefill.served += grows_ms
             parts.append(take_chunk(request, end))
         self._clock_ms += max(self._reach.least_ms, sent_ms)
-        self._turn = order.next_turn([part.request for part in parts])
+        self._owed = order.owed([part.request for part in parts])
         return parts
 
     def leave(self, request: Request) -> None:
         """Plan anew if much of what was planned will not come."""
-        if self._turn is not None and self._turn.request is request:
-            self._turn = None
+        if self._owed is request:
+            self._owed = None
         self._cut_to_ms.pop(request, None)
         if request not in self._searched:
             return
@@ -115,12 +114,11 @@ class SlotBudget:
     def _candidate(self, request: Request) -> Candidate:
         """Count in time on the slowest stage."""
         prefill = request.prefill
-        rest_ms = self._reach.grows_ms(prefill.next_start, prefill.end)
         return Candidate(
             request=request,
-            rest=rest_ms,
-            total=prefill.served + rest_ms,
-            waited=max(self._clock_ms - prefill.began_at - prefill.served, 0.0),
+            rest=self._reach.grows_ms(prefill.next_start, prefill.end),
+            total=self._reach.grows_ms(prefill.start, prefill.end),
+            age=self._clock_ms - prefill.began_at,
         )
 
     def _plan(self, candidates: Sequence[Candidate]) -> None:
@@ -131,9 +129,9 @@ class SlotBudget:
             self._search(candidates)
         wanted_ms = (self._cut_to_ms.get(each.request, 0.0) for each in candidates)
         slot_ms = max(self._even_slot_ms(candidates), *wanted_ms)
-        limit_ms = max(self._longest_ms(each.request.prefill) for each in candidates)
-        limit_ms = min(limit_ms, self._strategy.max_chunk_ms or math.inf)
-        self._slot_ms = max(min(slot_ms, limit_ms), self._reach.least_ms)
+        limit_ms = self._strategy.max_chunk_ms or math.inf
+        slot_ms = min(slot_ms, limit_ms, self._longest_ms(candidates))
+        self._slot_ms = max(slot_ms, self._reach.least_ms)
         for candidate in candidates:
             if candidate.request not in self._cut_to_ms:
                 self._cut(candidate.request, self._slot_ms)
@@ -165,45 +163,44 @@ class SlotBudget:
     def _end(
         self, prefill: Prefill, cap_ms: float, left_tokens: int, *, is_first: bool
     ) -> int | None:
-        """Return where the next chunk ends that fits, or None if none does.
-
-        No small piece is left behind: less than a cell is taken as well, and two chunks of which
-        the last would be less than half the other are made alike.
-        """
-        start, end, align = prefill.next_start, prefill.end, self._reach.align_tokens
-        if not is_first and not self._reach.fits(start, min(_above(start, align), end), cap_ms):
-            return None
+        """Return where the next chunk ends, or None if none fits that is worth it."""
+        start, end = prefill.next_start, prefill.end
         furthest = start + left_tokens
         reached = min(self._reach.latest_end(start, cap_ms), end)
         if reached > furthest:
-            reached = furthest // align * align
-        if reached <= start:
+            reached = furthest // self._reach.align_tokens * self._reach.align_tokens
+        if reached <= start or not (is_first or self._is_worth(start, reached, end, cap_ms)):
             return None
-        if reached == end:
-            return end
         wanted = prefill.wanted_end()
         if wanted is not None and wanted <= reached:
             return wanted
-        if not is_first and self._reach.grows_ms(start, reached) < _PIECE_SHARE * self._slot_ms:
-            return None
-        rest = end - reached
-        if 0 < rest < align and end <= furthest:
-            return end
-        if 0 < rest < (reached - start) / 2:
-            return self._halved(start, end, reached)
-        return reached
+        return self._tidy_end(start, reached, min(end, furthest), end)
 
-    def _halved(self, start: int, end: int, furthest: int) -> int:
-        """Return the border that halves the time of [start, end), or a little less."""
-        align = self._reach.align_tokens
+    def _is_worth(self, start: int, reached: int, end: int, cap_ms: float) -> bool:
+        """Say whether a chunk is in time, and the last one or no mere piece."""
+        is_piece = self._reach.grows_ms(start, reached) < _PIECE_SHARE * self._slot_ms
+        return self._reach.fits(start, reached, cap_ms) and (reached == end or not is_piece)
+
+    def _tidy_end(self, start: int, reached: int, furthest: int, end: int) -> int:
+        """Leave no small piece behind a chunk up to reached, which may not go beyond furthest.
+
+        Less than a cell is taken as well, and two chunks of which the last would be less than half
+        the other are made alike.
+        """
+        align, rest = self._reach.align_tokens, end - reached
+        if rest < align and end <= furthest:
+            return end
+        if rest >= (reached - start) / 2:
+            return reached
         half = np.array([0.5])
         cut = float(graded_cuts(self._reach.slowest(start, end), start, end, half)[0])
-        return min(max(math.ceil(cut / align) * align, _above(start, align)), furthest)
+        return min(math.ceil(cut / align) * align, reached)
 
-    def _longest_ms(self, prefill: Prefill) -> float:
-        """Return the time of the longest chunk that there can be of a prompt."""
-        start = max(prefill.next_start, prefill.end - self._max_tokens)
-        return self._reach.chunk_ms(start, prefill.end)
+    def _longest_ms(self, candidates: Sequence[Candidate]) -> float:
+        """Return what a microbatch takes that is full, or has all that there is."""
+        end = max(self._max_tokens, *(each.request.prefill.end for each in candidates))
+        full_ms = self._reach.chunk_ms(end - self._max_tokens, end)
+        return min(full_ms, self._paid_ms + self._total_ms)
 
     def _even_slot_ms(self, candidates: Sequence[Candidate]) -> float:
         """Return the slot of equal chunks, all work being one long prompt.
@@ -222,8 +219,3 @@ class SlotBudget:
             )
         )
         return max(slot_ms, self._reach.least_ms + max(cells_ms, default=0.0))
-
-
-def _above(position: int, align: int) -> int:
-    """Return the next border."""
-    return (position // align + 1) * align

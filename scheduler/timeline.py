@@ -53,6 +53,8 @@ class MicrobatchTiming:
     microbatch_tokens: int
     stages: tuple[StageTiming, ...]
     """Ascending; stages that have not acknowledged yet are missing."""
+    predicted_us: tuple[int, ...] = ()
+    """Compute time that was expected of each stage; empty if nothing was."""
 
 
 @dataclasses.dataclass(slots=True, kw_only=True)
@@ -60,6 +62,7 @@ class _Sent:
     """A microbatch and what its stages told."""
 
     microbatch_tokens: int
+    predicted_us: tuple[int, ...]
     acks: dict[int, AckTimes] = dataclasses.field(default_factory=dict)
 
 
@@ -100,23 +103,30 @@ class Timeline:
 
     def sent(self, microbatch: SendMicrobatch) -> None:
         """Note what a microbatch carries."""
-        sent = _Sent(microbatch_tokens=microbatch.num_tokens)
+        predicted_us = tuple(round(1000 * ms) for ms in microbatch.predicted_ms)
+        sent = _Sent(microbatch_tokens=microbatch.num_tokens, predicted_us=predicted_us)
         self._in_flight[microbatch.seq_no] = sent
         for entry in microbatch.entries:
             track = self._tracks.get(entry.request_id)
             if track is not None and len(track.steps) < self._max_microbatches:
                 track.steps.append(_Step(microbatch.seq_no, entry.start, entry.num_tokens, sent))
 
-    def acked(self, stage: int, seq_no: int, times: AckTimes, *, heard_s: float) -> None:
-        """Note one stage's times; heard_s is the scheduler's clock. Repeats are dropped."""
+    def acked(self, stage: int, seq_no: int, times: AckTimes, *, heard_s: float) -> float | None:
+        """Note one stage's times; heard_s is the scheduler's clock. Repeats are dropped.
+
+        Returns:
+            Predicted over measured compute time, if both are known.
+        """
         offset_us = _us(heard_s) - times.acked_us
         self._offset_us[stage] = min(offset_us, self._offset_us.get(stage, offset_us))
         sent = self._in_flight.get(seq_no)
-        if sent is None:
-            return
-        sent.acks.setdefault(stage, times)
+        if sent is None or stage in sent.acks:
+            return None
+        sent.acks[stage] = times
         if len(sent.acks) == self._num_stages:
             del self._in_flight[seq_no]
+        is_known = bool(sent.predicted_us) and times.compute_us > 0
+        return sent.predicted_us[stage] / times.compute_us if is_known else None
 
     def take(self, request_id: str) -> tuple[MicrobatchTiming, ...]:
         """Return a request's timeline and forget it; empty if it was not followed."""
@@ -133,6 +143,7 @@ class Timeline:
                     self._timing(stage, times, track.arrived_us)
                     for stage, times in sorted(step.sent.acks.items())
                 ),
+                predicted_us=step.sent.predicted_us,
             )
             for step in track.steps
         )

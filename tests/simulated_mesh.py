@@ -37,6 +37,7 @@ from scheduler.events import (
     RouteLost,
     Tick,
 )
+from scheduler.latency_model import PipelineLatency
 from tests.order_checks import OrderChecks
 from tests.simulated_stage import PAGE_TOKENS, Redis, SimulatedStage, log_probs, next_token
 
@@ -47,9 +48,14 @@ class SimulatedMesh:
     """Everything around the engine."""
 
     def __init__(
-        self, config: EngineConfig, *, num_stages: int, num_pages: int = NUM_PAGES
+        self,
+        config: EngineConfig,
+        *,
+        num_stages: int,
+        num_pages: int = NUM_PAGES,
+        latency: PipelineLatency | None = None,
     ) -> None:
-        """Form the first route."""
+        """Form the first route; latency is what the engine believes of its stages."""
         self.engine = Engine(config)
         self.specs: dict[str, RequestSpec] = {}
         self.finished: dict[tuple[str, int], Finished] = {}
@@ -58,6 +64,7 @@ class SimulatedMesh:
         self.cancelled: set[str] = set()
         self._config = config
         self._num_stages, self._num_pages = num_stages, num_pages
+        self._latency = latency
         self._now_s = 0.0
         self._epoch = 0
         self._stages: list[SimulatedStage] = []
@@ -97,7 +104,12 @@ class SimulatedMesh:
             for index in range(self._num_stages)
         ]
         self._give(
-            RouteFormed(epoch=self._epoch, num_stages=self._num_stages, num_pages=self._num_pages)
+            RouteFormed(
+                epoch=self._epoch,
+                num_stages=self._num_stages,
+                num_pages=self._num_pages,
+                latency=self._latency,
+            )
         )
 
     def lose(self) -> None:
@@ -253,6 +265,10 @@ class SimulatedMesh:
                 self._check_logprobs(news)
                 self._outputs[request_id, news.child] += news.token_ids
             case Progress(processed=processed):
+                assert news.chunk_index <= news.chunks_planned
+                assert news.eta_s >= 0
+                if processed == news.total:
+                    assert (news.chunk_index, news.eta_s) == (news.chunks_planned, 0)
                 assert processed > self._processed[request_id]
                 assert not self._outputs[request_id, 0]
                 self._processed[request_id] = processed

@@ -125,13 +125,21 @@ def test_a_stream_of_middling_prompts_does_not_starve_a_long_one(
     assert max(slowed) <= 5
 
 
-def test_prompts_of_one_length_are_done_one_after_the_other() -> None:
-    """Taking turns would end all of them last."""
-    latency = h200_pipeline(4)
-    done = simulate([arrival(f"r{i}", 65_536) for i in range(8)], latency, known=latency)
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("num_stages", [2, 4])
+@pytest.mark.parametrize("tokens", [6000, 20_000, 65_536])
+def test_prompts_of_one_length_are_done_one_after_the_other(
+    strategy: ChunkStrategyName, num_stages: int, tokens: int
+) -> None:
+    """Taking turns would end all of them last; the next begins where room is left."""
+    latency = h200_pipeline(num_stages)
+    config = dataclasses.replace(CONFIG, chunk_strategy=strategy, chunked_prefill_tokens=4096)
+    prompts = [arrival(f"r{i}", tokens) for i in range(8)]
+    done = simulate(prompts, latency, config=config, known=latency)
     ends_s = [request.ttft_s for request in done.requests]
     assert ends_s == sorted(ends_s)
-    assert ends_s[0] < 1.2 * ends_s[-1] / 8
+    shares = [end_s / ends_s[-1] for end_s in ends_s]
+    assert all(share < (index + 2.5) / 8 for index, share in enumerate(shares))
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
