@@ -20,7 +20,7 @@ _LEAST_COLUMNS = 64
 
 def _types_of_this_cpu() -> frozenset[torch.dtype]:
     types = {torch.float32}
-    if not torch.backends.mkldnn.is_available():
+    if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
         return frozenset(types)
     if torch.ops.mkldnn._is_mkldnn_bf16_supported():  # noqa: SLF001 no public call tells
         types.add(torch.bfloat16)
