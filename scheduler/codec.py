@@ -193,6 +193,7 @@ def acked_from(ack: pb.Ack, stage: int) -> events.Acked:
             stage=stage,
             seq_no=ack.seq_no,
             sampled_ids=tuple(ack.sampled_ids),
+            without_choice=tuple(ack.without_choice),
             sampled_logprobs=tuple(map(_logprobs_from, ack.sampled_logprobs)),
             prompt_logprobs=tuple(map(_logprobs_from, ack.prompt_logprobs)),
         )

@@ -14,7 +14,7 @@ Source: the events-in, actions-out core of etcd's raft (https://github.com/etcd-
 
 from __future__ import annotations
 
-from chunkmesh.errors import ChunkMeshError, InvariantViolated, StageUnavailable
+from chunkmesh.errors import ChunkMeshError, InvariantViolated, ModelFault, StageUnavailable
 from chunkmesh.logprobs import TokenLogprobs
 from scheduler.actions import Action, Failed, MatchPrefix, Output, ReleaseLease
 from scheduler.admission import Admission
@@ -42,6 +42,10 @@ from scheduler.route import Route, release_lease
 from scheduler.snapshot import Snapshot
 
 ROUTE_RETRY_S = 2.0
+NO_CHOICE = (
+    "the model's logits are no numbers, or rule out every id that the request allows: "
+    "weights are damaged, or activations are beyond the range of the element type"
+)
 
 
 class Engine:
@@ -145,9 +149,7 @@ class Engine:
         self._route = None
         error = StageUnavailable(reason, retry_after_s=ROUTE_RETRY_S)
         for request_id in self._live.request_ids():
-            actions.append(Failed(request_id=request_id, error=error))
-            for request in self._live.of(request_id):
-                actions += self._drop(request)
+            actions += self._fail(request_id, error)
         return actions
 
     def _arrived(self, spec: RequestSpec) -> list[Action]:
@@ -226,6 +228,8 @@ class Engine:
         part, request = result.part, result.part.request
         if request.state is RequestState.FINISHED:
             return []
+        if not result.is_whole:
+            return self._fail(request.request_id, ModelFault(NO_CHOICE))
         actions: list[Action] = [*chunk_done(request, now_s)] if part.is_chunk else []
         if result.prompt_logprobs is not None:
             actions += tell_prompt(request, part.start + 1, result.prompt_logprobs)
@@ -268,6 +272,13 @@ class Engine:
         actions: list[Action] = []
         for request in self._live.of(event.request_id):
             actions += aborted(request, is_heard=event.cause == "abort")
+            actions += self._drop(request)
+        return actions
+
+    def _fail(self, request_id: str, error: ChunkMeshError) -> list[Action]:
+        """End all that lives of a request with an error."""
+        actions: list[Action] = [Failed(request_id=request_id, error=error)]
+        for request in self._live.of(request_id):
             actions += self._drop(request)
         return actions
 

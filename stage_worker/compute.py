@@ -192,6 +192,7 @@ class Compute:
                 sampled_ids=output.sampled_ids,
                 sampled_logprobs=map(to_message, output.sampled_logprobs),
                 prompt_logprobs=map(to_message, output.prompt_logprobs),
+                without_choice=output.without_choice,
             )
         )
 
