@@ -28,14 +28,14 @@ _LOG2_E = math.log2(math.e)
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Tiling:
-    """How the work is cut; the defaults are the fastest of those measured on an H200."""
+    """How the work is cut; the defaults are within 2 % of the best on an H200 in all shapes tried."""
 
-    keys: int = 128
+    keys: int = 64
     """That a program loads at once, at most a page."""
     stages: int = 3
     """Depth of the pipeline of loads."""
     warps: int = 4
-    programs_per_sm: int = 1
+    programs_per_sm: int = 2
     """That the number of splits aims at."""
 
 

@@ -79,7 +79,7 @@ def decode(table: Table, dice: Dice, *, tilings: bool) -> None:
         ]
     cases = [(1, 131072, 128), (1, 131072, 64), (1, 32768, 128), (8, 131072, 128), (32, 4096, 128)]
     for (batch, num_keys, page), tiling in itertools.product(cases, candidates):
-        if tiling.keys > page or (tiling.keys, tiling.stages) == (128, 4):
+        if tilings and (tiling.keys > page or (tiling.keys, tiling.stages) == (128, 4)):
             continue
         shape = CacheShape(
             num_kv_heads=KV_HEADS, head_dim=HEAD_DIM, page_tokens=page, num_keys=(num_keys,) * batch
