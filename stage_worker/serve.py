@@ -8,6 +8,8 @@ import dataclasses
 from collections.abc import Coroutine
 from typing import Any
 
+import torch
+
 from chunkmesh import __version__, side_door
 from chunkmesh.grpc_server import GrpcServer
 from chunkmesh.kv_store import KvStore
@@ -69,9 +71,10 @@ async def serve(settings: WorkerSettings, stop: asyncio.Event) -> None:
         await stack.enter_async_context(side_door.listening(app, settings.listen("http_port")))
         await stack.enter_async_context(health.listening(settings.listen("port"), grace_s=0))
         stage = await asyncio.to_thread(_load, settings, progress)
+        device = torch.device(stage.description.device)
         worker = Worker(
             stage=stage,
-            transport=create(settings.transport, str(settings.data_address)),
+            transport=create(settings.transport, str(settings.data_address), device=device),
             stores=_stores(settings),
             kv_capacity_tokens=settings.max_total_tokens,
             peer=None if settings.peer is None else str(settings.peer),
