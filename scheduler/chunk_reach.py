@@ -14,6 +14,8 @@ import numpy as np
 
 from scheduler.latency_model import FloatArray, PipelineLatency, StageLatency
 
+_ROUNDING = 1e-12
+"""So much longer than its cap, relatively, a chunk may be: the cap may be its own time."""
 _ROUNDING_TOKENS = 1e-6
 """So much may a solution be off by floating point and still be taken as the border it means."""
 _FLAT = 1e-9
@@ -59,6 +61,7 @@ class ChunkReach:
 
         At least one aligned cell is taken, cap or not.
         """
+        cap_ms *= 1 + _ROUNDING
         bound = end - self.max_chunk_tokens
         for a, b, g, fixed_ms in self._terms:
             over_ms = fixed_ms + end * (b + a * end) - cap_ms

@@ -250,10 +250,14 @@ class SlotSearch:
         align = self.reach.align_tokens
         shares = np.arange(1, len(earliest)) / len(earliest)
         wanted = graded_cuts(self.reach.slowest(start, end), start, end, shares).tolist()
+        last = (end - 1) // align * align
         ends = [start]
-        for least, cut in zip(earliest[:-1], wanted, strict=True):
-            furthest = self.reach.latest_end(ends[-1], cap_ms)
-            ends.append(max(least, min(round(cut / align) * align, furthest)))
+        for i, (least, cut) in enumerate(zip(earliest[:-1], wanted, strict=True)):
+            low = max(least, (ends[-1] // align + 1) * align)
+            high = min(
+                self.reach.latest_end(ends[-1], cap_ms), last - (len(wanted) - 1 - i) * align
+            )
+            ends.append(max(low, min(round(cut / align) * align, high)))
         return (*ends[1:], end)
 
     def _judged(self, ends: tuple[Ends, ...]) -> SlotPlan:
