@@ -243,8 +243,9 @@ class SlotSearch:
                 plan = self._reshaped(best, index, *tried)
                 if plan and plan.slot_ms <= limit_ms and plan.finish_ms < best.finish_ms:
                     best, (grading, shares) = plan, tried
-            for ramp in own.shares(len(shares)):
-                plan = self._reshaped(best, index, grading, ramp)
+            with_ramps = dict.fromkeys([(grading, len(shares)), (0.0, num_chunks)])
+            for tried in ((kept, ramp) for kept, num in with_ramps for ramp in own.shares(num)):
+                plan = self._reshaped(best, index, *tried)
                 if plan and plan.slot_ms <= limit_ms and plan.finish_ms < best.finish_ms:
                     best = plan
         return best
