@@ -111,18 +111,16 @@ class Engine:
         )
 
     def _go_on(self, now_s: float) -> list[Action]:
-        """Do everything that is possible by now: deadlines, preemptions, admissions, sending."""
+        """Do everything that is possible by now: preemptions, deadlines, admissions, sending."""
         route = self._route
         if route is None:
             return []
-        actions: list[Action] = []
+        actions, preempted = route.share_pages()
+        self._num_preemptions += len(preempted)
+        for leaver in preempted:
+            actions += self._wait(leaver)
         for end in route.loads.expire(now_s):
             actions += route.end_load(end, now_s=now_s)
-        preempted = route.share_pages()
-        actions += preempted.actions
-        self._num_preemptions += len(preempted.requests)
-        for leaver in preempted.requests:
-            actions += self._wait(leaver)
         while (request := self._queue.head()) is not None and route.has_place(request):
             self._queue.remove(request)
             actions += route.admit(request, now_s=now_s)
@@ -238,8 +236,7 @@ class Engine:
     def _first_tokens(self, route: Route, first: Request, result: PartResult) -> list[Action]:
         """Let several outputs of one prompt begin, each with its first token."""
         others = route.fork(first)
-        for output in others:
-            self._live.add(output)
+        self._live.add(*others)
         actions: list[Action] = []
         for index, output in enumerate([first, *others]):
             logprobs = result.sampled_logprobs[index : index + 1]

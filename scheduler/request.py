@@ -217,11 +217,13 @@ class Request:
 
     def token_ids(self, start: int, end: int) -> TokenIds:
         """Return prompt and output ids of positions [start, end); a view inside the prompt."""
-        prompt = self.spec.prompt_ids[start:end]
         if end <= self.prompt_tokens:
-            return prompt
+            return self.spec.prompt_ids[start:end]
         first, last = max(start - self.prompt_tokens, 0), end - self.prompt_tokens
-        return np.concatenate((prompt, np.array(self.output_ids[first:last], dtype=np.uint32)))
+        output = np.array(self.output_ids[first:last], dtype=np.uint32)
+        if start >= self.prompt_tokens:
+            return output
+        return np.concatenate((self.spec.prompt_ids[start:], output))
 
     def page_digest(self, index: int, page_tokens: int) -> bytes:
         """Return the digest of a full page whose tokens are all known; -1 gives the namespace."""
