@@ -181,24 +181,19 @@ class Engine:
         if request is None or request.state is not RequestState.WAITING:
             lease_id = event.lease_id
             return [] if lease_id is None else [ReleaseLease(lease_id=lease_id)]
-        most = (request.known_tokens - 1) // self._config.page_tokens
-        request.num_match_pages = max(0, min(event.num_pages, most))
-        request.lease_id = event.lease_id
-        request.move(RequestState.QUEUED)
+        request.take_match(event, page_tokens=self._config.page_tokens)
         return [] if request.num_match_pages else release_lease(request)
 
     def _loaded(self, event: Loaded, now_s: float) -> list[Action]:
         """Take one stage's part of a hit."""
-        route = self._route_of(event.epoch, event.stage)
-        if route is None:
+        if (route := self._route_of(event.epoch, event.stage)) is None:
             return []
         end = route.loads.loaded(event.stage, event.load_id, event.num_pages)
         return [] if end is None else route.end_load(end, now_s=now_s)
 
     def _stored(self, event: Stored) -> list[Action]:
         """Take one stage's end of a store."""
-        route = self._route_of(event.epoch, event.stage)
-        if route is None:
+        if (route := self._route_of(event.epoch, event.stage)) is None:
             return []
         return [*route.stores.stored(event.stage, event.store_id, event.stored)]
 

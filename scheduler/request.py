@@ -21,7 +21,7 @@ from chunkmesh.errors import InvariantViolated
 from chunkmesh.pages import TokenIds, extend_chain
 from chunkmesh.token_counts import TokenCounts, count_tokens
 from scheduler.chunking import ChunkPlan
-from scheduler.events import RequestSpec
+from scheduler.events import Matched, RequestSpec
 
 
 class RequestState(enum.Enum):
@@ -164,6 +164,14 @@ class Request:
         if state not in _NEXT[self.state]:
             raise InvariantViolated(f"{self.request_id}: {self.state.value} -> {state.value}")
         self.state = state
+
+    def take_match(self, matched: Matched, *, page_tokens: int) -> None:
+        """Note how much HiCache has, but never the last known token, and wait for a place."""
+        self.move(RequestState.QUEUED)
+        self.num_match_pages = max(
+            0, min(matched.num_pages, (self.known_tokens - 1) // page_tokens)
+        )
+        self.lease_id = matched.lease_id
 
     def take_lease(self) -> str | None:
         """Return the lease, for release, and forget it."""
