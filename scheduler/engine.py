@@ -115,18 +115,16 @@ class Engine:
         )
 
     def _go_on(self, now_s: float) -> list[Action]:
-        """Do everything that is possible by now: deadlines, preemptions, admissions, sending."""
+        """Do everything that is possible by now: preemptions, deadlines, admissions, sending."""
         route = self._route
         if route is None:
             return []
-        actions: list[Action] = []
+        actions, preempted = route.share_pages()
+        self._num_preemptions += len(preempted)
+        for leaver in preempted:
+            actions += self._wait(leaver)
         for end in route.loads.expire(now_s):
             actions += route.end_load(end, now_s=now_s)
-        preempted = route.share_pages()
-        actions += preempted.actions
-        self._num_preemptions += len(preempted.requests)
-        for leaver in preempted.requests:
-            actions += self._wait(leaver)
         while (request := self._queue.head()) is not None and route.has_place(request):
             self._queue.remove(request)
             actions += route.admit(request, now_s=now_s)
@@ -185,24 +183,19 @@ class Engine:
         if request is None or request.state is not RequestState.WAITING:
             lease_id = event.lease_id
             return [] if lease_id is None else [ReleaseLease(lease_id=lease_id)]
-        most = (request.known_tokens - 1) // self._config.page_tokens
-        request.num_match_pages = max(0, min(event.num_pages, most))
-        request.lease_id = event.lease_id
-        request.move(RequestState.QUEUED)
+        request.take_match(event, page_tokens=self._config.page_tokens)
         return [] if request.num_match_pages else release_lease(request)
 
     def _loaded(self, event: Loaded, now_s: float) -> list[Action]:
         """Take one stage's part of a hit."""
-        route = self._route_of(event.epoch, event.stage)
-        if route is None:
+        if (route := self._route_of(event.epoch, event.stage)) is None:
             return []
         end = route.loads.loaded(event.stage, event.load_id, event.num_pages)
         return [] if end is None else route.end_load(end, now_s=now_s)
 
     def _stored(self, event: Stored) -> list[Action]:
         """Take one stage's end of a store."""
-        route = self._route_of(event.epoch, event.stage)
-        if route is None:
+        if (route := self._route_of(event.epoch, event.stage)) is None:
             return []
         return [*route.stores.stored(event.stage, event.store_id, event.stored)]
 
@@ -242,8 +235,7 @@ class Engine:
     def _first_tokens(self, route: Route, first: Request, result: PartResult) -> list[Action]:
         """Let several outputs of one prompt begin, each with its first token."""
         others = route.fork(first)
-        for output in others:
-            self._live.add(output)
+        self._live.add(*others)
         actions: list[Action] = []
         for index, output in enumerate([first, *others]):
             logprobs = result.sampled_logprobs[index : index + 1]
