@@ -6,7 +6,8 @@ import numpy as np
 
 from chunkmesh.errors import InvalidRequest, InvariantViolated
 from chunkmesh.layers import LayerRange
-from chunkmesh.logprobs import TokenLogprobs, from_message
+from chunkmesh.logprobs import TokenLogprobs
+from chunkmesh.logprobs_codec import from_message
 from chunkmesh.pages import TokenIds
 from chunkmesh.v1 import common_pb2
 from chunkmesh.v1 import stage_pb2 as pb

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import assert_never
 
 from chunkmesh.errors import LinkError
-from chunkmesh.logprobs import to_message
+from chunkmesh.logprobs_codec import to_message
 from chunkmesh.transports.base import Activation
 from chunkmesh.transports.slots import InboundSlots, OutboundSlots
 from chunkmesh.v1 import stage_pb2 as pb
