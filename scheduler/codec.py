@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+
 import numpy as np
 
 from chunkmesh.errors import InvalidRequest, InvariantViolated
@@ -109,7 +111,7 @@ def microbatch_orders(action: SendMicrobatch, num_stages: int) -> list[pb.Attach
         orders[index].CopyFrom(middle)
     first, last = orders[0].microbatch, orders[-1].microbatch
     first.token_ids_le = _ids_le(action.token_ids)
-    last.sampling.extend(_sampling_row(sample) for sample in action.samples)
+    last.sampling.extend(_sampling_rows(action.samples))
     last.prompt_targets.extend(
         pb.PromptTargets(
             entry=targets.entry,
@@ -121,9 +123,25 @@ def microbatch_orders(action: SendMicrobatch, num_stages: int) -> list[pb.Attach
     return orders
 
 
+def _sampling_rows(samples: Sequence[PlannedSample]) -> Iterator[pb.SamplingRow]:
+    """Write the tokens to choose.
+
+    Samples of one entry have seen the same, and only the first tells it: counts of a long prompt,
+    once for each of many outputs, would outgrow a message.
+    """
+    told_entry: int | None = None
+    for sample in samples:
+        row = _sampling_row(sample)
+        if sample.seen is not None and sample.entry != told_entry:
+            row.seen_ids.extend(sample.seen.ids.tolist())
+            row.seen_counts.extend(sample.seen.counts.tolist())
+            told_entry = sample.entry
+        yield row
+
+
 def _sampling_row(sample: PlannedSample) -> pb.SamplingRow:
-    """Write one token to choose."""
-    sampling, seen = sample.sampling, sample.seen
+    """Write one token to choose, but not what it has seen."""
+    sampling = sample.sampling
     return pb.SamplingRow(
         entry=sample.entry,
         row=sample.row,
@@ -138,8 +156,6 @@ def _sampling_row(sample: PlannedSample) -> pb.SamplingRow:
         frequency_penalty=sampling.frequency_penalty,
         presence_penalty=sampling.presence_penalty,
         repetition_penalty=sampling.repetition_penalty,
-        seen_ids=() if seen is None else seen.ids.tolist(),
-        seen_counts=() if seen is None else seen.counts.tolist(),
         bias_ids=[token_id for token_id, _ in sampling.logit_bias],
         biases=[bias for _, bias in sampling.logit_bias],
         top_logprobs=sampling.top_logprobs,

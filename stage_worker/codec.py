@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 import torch
 
@@ -86,7 +88,7 @@ def microbatch_from(message: pb.Microbatch) -> Microbatch:
         seq_no=message.seq_no,
         entries=entries,
         token_ids=token_ids,
-        sampling=tuple(map(_sampling_row, message.sampling)),
+        sampling=_sampling_rows(message.sampling),
         prompt_targets=tuple(
             PromptTargets(
                 entry=targets.entry,
@@ -98,7 +100,19 @@ def microbatch_from(message: pb.Microbatch) -> Microbatch:
     )
 
 
-def _sampling_row(row: pb.SamplingRow) -> SamplingRow:
+def _sampling_rows(rows: Iterable[pb.SamplingRow]) -> tuple[SamplingRow, ...]:
+    """Read the tokens to choose; what the first row of an entry has seen, its others have too."""
+    seen: dict[int, TokenCounts] = {}
+    for row in rows:
+        if row.seen_ids:
+            seen[row.entry] = TokenCounts(
+                ids=np.array(row.seen_ids, dtype=np.uint32),
+                counts=np.array(row.seen_counts, dtype=np.uint32),
+            )
+    return tuple(_sampling_row(row, seen.get(row.entry)) for row in rows)
+
+
+def _sampling_row(row: pb.SamplingRow, seen: TokenCounts | None) -> SamplingRow:
     """Read one token to choose."""
     return SamplingRow(
         entry=row.entry,
@@ -111,23 +125,17 @@ def _sampling_row(row: pb.SamplingRow) -> SamplingRow:
         top_k=row.top_k,
         min_p=row.min_p,
         forbidden_ids=tuple(row.forbidden_ids),
-        penalties=_penalties(row),
+        penalties=_penalties(row, seen),
         logit_bias=tuple(zip(row.bias_ids, row.biases, strict=True)),
         top_logprobs=row.top_logprobs if row.HasField("top_logprobs") else None,
     )
 
 
-def _penalties(row: pb.SamplingRow) -> Penalties | None:
+def _penalties(row: pb.SamplingRow, seen: TokenCounts | None) -> Penalties | None:
     """Read a row's penalties; None if they change nothing."""
     penalties = (row.frequency_penalty, row.presence_penalty, row.repetition_penalty)
     if penalties == (0.0, 0.0, 1.0):
         return None
-    seen = None
-    if row.seen_ids:
-        seen = TokenCounts(
-            ids=np.array(row.seen_ids, dtype=np.uint32),
-            counts=np.array(row.seen_counts, dtype=np.uint32),
-        )
     return Penalties(
         frequency=row.frequency_penalty,
         presence=row.presence_penalty,

@@ -1039,7 +1039,7 @@ class GetServerInfoResponse(_message.Message):
     version: _builtins.str
     """Version of ChunkMesh."""
     num_preemptions: _builtins.int
-    """Requests that gave their pages to others since the scheduler began."""
+    """How often outputs gave their pages to others and waited again, since the scheduler began."""
     chunk_strategy_reason: _builtins.str
     """Why chunk_strategy is not the one asked for, in words; empty if it is."""
     @_builtins.property
