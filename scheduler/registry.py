@@ -301,11 +301,17 @@ def _check_agree(hello: WorkerHello, other: WorkerHello) -> None:
             f"layers {mine} partly overlap layers {theirs} of an attached worker: "
             "ranges must be the same or apart"
         )
-    for name in ("dtype", "hidden_size", "config_digest", "transport"):
-        if getattr(hello, name) != getattr(other, name):
+    for name in ("dtype", "hidden_size", "transport"):
+        mine_has, theirs_has = getattr(hello, name), getattr(other, name)
+        if mine_has != theirs_has:
             raise Refused(
-                f"its {name.replace('_', ' ')} differs from that of the worker with layers "
-                f"{theirs}: start both with the same model and settings"
+                f"its {name.replace('_', ' ')} is {mine_has}, that of the worker with layers "
+                f"{theirs} is {theirs_has}: start both with the same model and settings"
             )
+    if hello.config_digest != other.config_digest:
+        raise Refused(
+            f"its config.json says something else than that of the worker with layers {theirs}: "
+            "start both with the same model"
+        )
     if mine == theirs and hello.layer_digests != other.layer_digests:
         raise Refused(f"its weights of layers {mine} differ from those of an attached worker")

@@ -86,8 +86,7 @@ class ModelStage:
         """Run one microbatch; see Stage.forward for the tensors.
 
         Raises:
-            InvariantViolated: the order does not fit this stage, its pages or its vocabulary, or
-                the logits are no numbers.
+            InvariantViolated: the order does not fit this stage, its pages or its vocabulary.
         """
         plan = plan_batch(microbatch, self._tables)
         buffers = self._workspace.rows(microbatch.num_tokens)

@@ -72,7 +72,7 @@ def load_weights(
     is_first, is_last = layers.start == 0, layers.stop == config.num_layers
     num_parts = len(layers) + is_first + is_last
     if load_format == "dummy":
-        _log.warning("dummy_weights", model_path=str(model_path))
+        _log.warning("dummy weights", model_path=str(model_path))
     with _open(model_path, load_format) as checkpoint:
         reader = _Reader(checkpoint, dtype, config.fp8_block)
         embedding = reader.embedding(config) if is_first else None
@@ -85,7 +85,7 @@ def load_weights(
         head = reader.head(config, shared) if is_last else None
         checkpoint.check_accounted(frozenset(reader.names), layers.start, layers.stop)
         if is_last and (beyond := checkpoint.layers_from(config.num_layers)):
-            _log.info("layers_skipped", layers=beyond, why="they predict further tokens")
+            _log.info("layers skipped", layers=beyond, why="they predict further tokens")
     progress(num_parts, num_parts)
     return StageWeights(
         embedding_VD=embedding[0] if embedding else None,
