@@ -19,8 +19,11 @@ _NUM_SIZES = 6
 _NUM_ROUNDS = 3
 _REPEAT_SHARE = 0.35
 """Of the budget: later rounds begin nothing behind it."""
-_LONGEST_SHARE = 0.125
-"""Of the budget: no chunk is tried that seems to take more."""
+_LONGEST_SHARE = 0.0625
+"""Of the budget: no chunk is tried that seems to take more, so that a round fits."""
+_FIRST_SHARE = 0.125
+"""The same until there are _FEW_SIZES: without chunks of different lengths nothing is known."""
+_FEW_SIZES = 3
 _LEAST_CHUNK_TOKENS = 16
 _PREFIX_RATIOS = (16, 4, 1)
 _ROW_RATIOS = (1, 4, 16)
@@ -139,7 +142,8 @@ def _climb(
             if tokens == sizes[0]:
                 return longest
             next_ms = timing.ms * sizes[-2 - climbed] / tokens
-            if next_ms <= _LONGEST_SHARE * budget_ms:
+            share = _FIRST_SHARE if climbed + 1 < _FEW_SIZES else _LONGEST_SHARE
+            if next_ms <= share * budget_ms:
                 break
         else:
             return longest

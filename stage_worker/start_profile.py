@@ -27,6 +27,8 @@ _BUDGET_SHARE = 0.9
 _MAX_KEPT_SPREAD = 0.5
 """A profile whose repeated times lie further apart is told, but not kept: no good fit comes of it,
 and the next start may find a quieter machine."""
+_MIN_KEPT_WORKS = 8
+"""A profile of fewer different microbatches is not kept either: the machine was too busy."""
 _ALMOST = 0.99
 """Most progress that is told before the end."""
 
@@ -89,8 +91,11 @@ class KeptProfile:
         if self._profiler.progress < 1:  # cancelled
             return points
         apart = spread(points)
+        num_works = len({point.shape for point in points})
         if apart > _MAX_KEPT_SPREAD:
             _log.warning("profile is noisy and will not be kept", spread=round(apart, 2))
+        elif num_works < _MIN_KEPT_WORKS:
+            _log.warning("profile is short and will not be kept", works=num_works)
         else:
             write_profile(self._folder, subject, points)
         return points

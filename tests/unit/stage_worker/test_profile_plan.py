@@ -113,6 +113,16 @@ def test_budget_is_kept(budget_ms: float) -> None:
     assert max(ms for step, ms in runs if not step.is_timed) <= budget_ms / 7
 
 
+def test_slow_stages_measure_shorter_chunks() -> None:
+    """A whole round that a fit can be made of, rather than a few long runs."""
+    for slowness, longest in ((1, 512), (2, 512), (4, 256), (8, 128)):
+        runs = _run(_limits(), lambda shape, times=slowness: times * _slow_ms(shape))  # type: ignore[misc]
+        works = {step.shape for step, _ in runs if step.is_timed}
+        assert longest == max(work.chunk_tokens for work in works)
+        assert len(works) >= 16
+        assert 4096 == max(work.prefix_tokens for work in works)
+
+
 def test_no_budget_at_all() -> None:
     """Two runs of the shortest chunk tell that nothing can be timed."""
     runs = _run(_limits(0.0), _slow_ms)

@@ -64,6 +64,15 @@ def test_a_noisy_profile_is_used_but_not_kept(tmp_path: Path) -> None:
     assert [] == list(tmp_path.iterdir())
 
 
+def test_a_short_profile_is_not_kept(tmp_path: Path) -> None:
+    """A machine that was too busy to measure enough may be quieter next time."""
+    stage, profile = _started(tmp_path, lambda work: 2000 * _steady_ms(work))
+    with capture_logs() as logs:
+        profile.measure(stage)
+    assert "profile is short and will not be kept" == logs[0]["event"]
+    assert [] == list(tmp_path.iterdir())
+
+
 def test_a_cancelled_profile_is_not_kept(tmp_path: Path) -> None:
     """It has no more than a few points."""
     stage, profile = _started(tmp_path, _steady_ms)
