@@ -24,8 +24,13 @@ from scheduler.actions import (
     SendRelease,
     SendStore,
 )
+from scheduler.latency_fit import LatencyPoint
+from scheduler.latency_model import Work
 from scheduler.registry import SendConnect, SendJoin, WorkerHello
 from scheduler.timeline import AckTimes
+
+_MAX_PROFILE_POINTS = 512
+_MAX_PROFILE_ROWS = 4096
 
 
 def hello_from(message: pb.Hello) -> WorkerHello:
@@ -47,6 +52,10 @@ def hello_from(message: pb.Hello) -> WorkerHello:
         raise InvalidRequest(
             f"{len(message.layer_digests)} layer digests for {last - first} layers"
         )
+    if len(message.profile) > _MAX_PROFILE_POINTS:
+        raise InvalidRequest(
+            f"{len(message.profile)} profile points, at most {_MAX_PROFILE_POINTS}"
+        )
     return WorkerHello(
         worker_id=message.incarnation,
         protocol_version=message.protocol_version,
@@ -63,7 +72,32 @@ def hello_from(message: pb.Hello) -> WorkerHello:
         data_address=message.data_address,
         transport=message.transport,
         device=message.device,
+        profile=tuple(map(_point_from, message.profile)),
     )
+
+
+def _point_from(message: pb.ProfilePoint) -> LatencyPoint:
+    """Read a measured microbatch.
+
+    Raises:
+        InvalidRequest: it is neither a chunk nor decode rows, or took no time.
+    """
+    if bool(message.num_tokens) == bool(message.num_rows):
+        raise InvalidRequest(
+            f"a profile point has {message.num_tokens} tokens and {message.num_rows} decode rows,"
+            " must have one of both"
+        )
+    if not message.compute_us:
+        raise InvalidRequest("a profile point has no compute time")
+    if message.num_rows > _MAX_PROFILE_ROWS:
+        raise InvalidRequest(
+            f"a profile point has {message.num_rows} decode rows, at most {_MAX_PROFILE_ROWS}"
+        )
+    if message.num_rows:
+        work = Work.of_rows([message.row_tokens] * message.num_rows)
+    else:
+        work = Work.of_chunk(message.start, message.start + message.num_tokens)
+    return LatencyPoint(work=work, ms=message.compute_us / 1000)
 
 
 def join_order(
@@ -209,6 +243,7 @@ def acked_from(ack: pb.Ack, stage: int) -> events.Acked:
             epoch=ack.epoch,
             stage=stage,
             seq_no=ack.seq_no,
+            compute_ms=ack.compute_us / 1000,
             sampled_ids=tuple(ack.sampled_ids),
             without_choice=tuple(ack.without_choice),
             sampled_logprobs=tuple(map(_logprobs_from, ack.sampled_logprobs)),

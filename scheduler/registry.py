@@ -14,6 +14,7 @@ from enum import Enum
 
 from chunkmesh import PROTOCOL_VERSION
 from chunkmesh.layers import LayerRange, check_tiling
+from scheduler.latency_fit import LatencyPoint
 
 _FORMING_S = 15.0
 """Time for a route to form; dialling a dead --peer first is part of it."""
@@ -40,6 +41,8 @@ class WorkerHello:
     data_address: str
     transport: str
     device: str
+    profile: tuple[LatencyPoint, ...] = ()
+    """What it measured of its layers; empty if it did not."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,7 +132,7 @@ class Registry:
         Raises:
             Refused: it does not fit this mesh; nothing has changed.
         """
-        self._check(hello)
+        self.check(hello)
         self.workers[hello.worker_id] = hello
         return self._form(now_s)
 
@@ -201,8 +204,12 @@ class Registry:
         digests += [digest for stage in stages for digest in stage.layer_digests]
         return hashlib.sha256(b"".join(digests)).digest()
 
-    def _check(self, hello: WorkerHello) -> None:
-        """Raise Refused unless the worker fits the model and the workers already here."""
+    def check(self, hello: WorkerHello) -> None:
+        """Look whether a worker fits the model and the workers already here.
+
+        Raises:
+            Refused: it does not.
+        """
         if hello.protocol_version != PROTOCOL_VERSION:
             raise Refused(
                 f"protocol version {hello.protocol_version}, this scheduler speaks "

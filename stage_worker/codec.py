@@ -13,6 +13,7 @@ from chunkmesh.page_record import PageFormat
 from chunkmesh.token_counts import TokenCounts
 from chunkmesh.v1 import common_pb2
 from chunkmesh.v1 import stage_pb2 as pb
+from stage_worker.identity import Identity
 from stage_worker.orders import (
     Entry,
     Microbatch,
@@ -22,6 +23,7 @@ from stage_worker.orders import (
     StorePage,
 )
 from stage_worker.page_io import LoadResult, StoreResult
+from stage_worker.profile_plan import ProfilePoint
 from stage_worker.stage import StageDescription
 
 DTYPES = {
@@ -31,19 +33,13 @@ DTYPES = {
 }
 
 
-def hello_message(
-    description: StageDescription,
-    *,
-    incarnation: str,
-    kv_capacity_tokens: int,
-    data_address: str,
-    transport: str,
-) -> pb.AttachRequest:
+def hello_message(identity: Identity, *, data_address: str, transport: str) -> pb.AttachRequest:
     """Write the first message of a stream."""
+    description = identity.description
     return pb.AttachRequest(
         hello=pb.Hello(
             protocol_version=PROTOCOL_VERSION,
-            incarnation=incarnation,
+            incarnation=identity.incarnation,
             layers=common_pb2.LayerRange(
                 first=description.first_layer, last=description.last_layer
             ),
@@ -55,11 +51,26 @@ def hello_message(
             dtype=DTYPES[description.dtype],
             hidden_size=description.hidden_size,
             kv_bytes_per_token=description.kv_bytes_per_token,
-            kv_capacity_tokens=kv_capacity_tokens,
+            kv_capacity_tokens=identity.kv_capacity_tokens,
             data_address=data_address,
             transport=transport,
             device=description.device,
+            profile=map(_profile_point, identity.profile),
         )
+    )
+
+
+def _profile_point(point: ProfilePoint) -> pb.ProfilePoint:
+    """Write a measured microbatch."""
+    shape = point.shape
+    if shape.num_rows:
+        return pb.ProfilePoint(
+            num_rows=shape.num_rows,
+            row_tokens=shape.prefix_tokens + 1,
+            compute_us=point.compute_us,
+        )
+    return pb.ProfilePoint(
+        start=shape.prefix_tokens, num_tokens=shape.chunk_tokens, compute_us=point.compute_us
     )
 
 

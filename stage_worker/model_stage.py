@@ -72,6 +72,7 @@ class ModelStage:
         )
         if self._pool is None or self._pool.shape != shape:
             self._pool = None  # frees the old one first
+            self._workspace = Workspace(self._config, self.description.dtype)
             layers = slice(self.description.first_layer, self.description.last_layer)
             windows = self._config.windows[layers]
             self._pool = KvPool(shape, self.description.dtype, windows)
