@@ -20,11 +20,11 @@ from scheduler.planning.cluster import Cluster, Ends, PromptLoad
 
 _GRID_TOKENS = tuple(size for power in range(6, 18) for size in (1 << power, 3 << (power - 1)))
 """64, 96, 128, 192 and so on to 196608."""
-_GRID_SMOOTH_FACTORS = (0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 1.0)
+_GRID_SMOOTH_FACTORS = (0.65, 0.75, 0.85, 1.0)
 _MAX_GRID_CHUNKS = 2048
 """Sizes that would make more chunks of a prompt are not tried."""
 _NUM_JUDGED = 4
-_NUM_RHYTHM = 3
+_NUM_RHYTHM = 2
 _MAX_SPANS = 1 << 23
 """Chunks of all prompts times stages."""
 _DYNAMIC_SHRINKS = 4
@@ -79,7 +79,7 @@ def cut_prompts(
     Raises:
         ConfigError: fixed or dynamic chunks would be too many to plan; names the setting.
     """
-    size, smooth_factor = settings.chunked_prefill_tokens, settings.smooth_factor
+    size = settings.chunked_prefill_tokens
     match strategy:
         case Strategy.FIXED:
             _check_number(cluster, load, size, size)
@@ -159,7 +159,9 @@ def _best(cluster: Cluster, load: PromptLoad, tried: Iterable[Cuts]) -> Cuts:
     with it. Of prompts in a row the first few tell the rhythm.
     """
     if load.num_requests == 1:
-        tried = heapq.nsmallest(_NUM_JUDGED, tried, key=lambda c: cluster.unbounded_finish_ms(c.ends))
+        tried = heapq.nsmallest(
+            _NUM_JUDGED, tried, key=lambda c: cluster.unbounded_finish_ms(c.ends)
+        )
     return min(tried, key=lambda cuts: cluster.finish_ms(cuts.ends[:_NUM_RHYTHM]))
 
 

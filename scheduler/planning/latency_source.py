@@ -14,8 +14,8 @@ from typing import TypeAlias
 from pydantic import TypeAdapter, ValidationError
 
 from chunkmesh.errors import ConfigError
-from scheduler.latency_fit import LatencyPoint, fit_latency
 from scheduler.latency_file import LatencyFile, parse_latency_file
+from scheduler.latency_fit import LatencyPoint, fit_latency
 from scheduler.latency_model import StageLatency, Work
 from scheduler.planning.known_shapes import KNOWN_CONFIGS, known_shape
 from scheduler.planning.latency_scaling import MeasuredLayer

@@ -25,13 +25,13 @@ _NAMESPACE = bytes(32)
 _GREEDY = Sampling(temperature=0.0, top_p=1.0, top_k=0, min_p=0.0, seed=0)
 
 
-def can_rehearse(cluster: Cluster, load: PromptLoad, ends: Sequence[Ends], page_tokens: int) -> bool:
+def can_rehearse(
+    cluster: Cluster, load: PromptLoad, ends: Sequence[Ends], page_tokens: int
+) -> bool:
     """Say whether it takes seconds at most; larger plans are computed instead."""
     num_spans = sum(map(len, ends)) * cluster.num_stages
     num_pages = load.total_tokens // page_tokens
-    return (
-        load.total_tokens <= _MAX_TOKENS and num_pages <= _MAX_PAGES and num_spans <= _MAX_SPANS
-    )
+    return load.total_tokens <= _MAX_TOKENS and num_pages <= _MAX_PAGES and num_spans <= _MAX_SPANS
 
 
 def rehearse(

@@ -38,7 +38,8 @@ class _Config(BaseModel):
     num_experts: Annotated[
         int,
         Field(
-            ge=0, validation_alias=AliasChoices("num_experts", "n_routed_experts", "num_local_experts")
+            ge=0,
+            validation_alias=AliasChoices("num_experts", "n_routed_experts", "num_local_experts"),
         ),
     ] = 0
     num_experts_per_tok: Size = 1
