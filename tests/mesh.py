@@ -86,6 +86,7 @@ async def mesh(
         model_path=model_path, port=0, internal_port=0, http_port=0, drain_timeout=1.0, **given
     )
     network = MemoryNetwork()
+    given_profiles: Sequence[StartProfile | None] = profiles or [None] * len(stages)
     async with running(scheduler_settings) as scheduler, asyncio.TaskGroup() as tasks:
         workers = [
             tasks.create_task(
@@ -99,7 +100,7 @@ async def mesh(
                     profile,
                 )
             )
-            for stage, profile in zip(stages, profiles or [None] * len(stages), strict=True)
+            for stage, profile in zip(stages, given_profiles, strict=True)
         ]
         async with channel(scheduler.address) as to_scheduler:
             running_mesh = Mesh(
