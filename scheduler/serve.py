@@ -65,10 +65,7 @@ async def running(settings: SchedulerSettings) -> AsyncIterator[RunningScheduler
     latency_file = _latency_file(settings.latency_model, files.num_layers)
     context_length = settings.context_length or files.context_length
     async with contextlib.AsyncExitStack() as stack:
-        hicache = None
-        if settings.hicache_url is not None:
-            channel = grpc_client.channel(settings.hicache_url)
-            hicache = HiCacheClient(await stack.enter_async_context(channel))
+        hicache = await _hicache(settings, stack)
         users = GrpcServer("chunkmesh.v1.Generation")
 
         def on_ready(ready: bool) -> None:
@@ -116,6 +113,16 @@ async def running(settings: SchedulerSettings) -> AsyncIterator[RunningScheduler
         service.draining = True
         users.set_serving(serving=False)
         await _drain(loop, settings.drain_timeout)
+
+
+async def _hicache(
+    settings: SchedulerSettings, stack: contextlib.AsyncExitStack
+) -> HiCacheClient | None:
+    """Reach for the prefix cache while stack is open; None without one."""
+    if settings.hicache_url is None:
+        return None
+    channel = grpc_client.channel(settings.hicache_url)
+    return HiCacheClient(await stack.enter_async_context(channel))
 
 
 def _control_loop(
