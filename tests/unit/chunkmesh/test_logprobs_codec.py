@@ -23,8 +23,8 @@ def test_there_and_back(num_tokens: int, num_top: int) -> None:
     assert np.array_equal(logprobs.logprobs_T, read.logprobs_T)
     assert np.array_equal(logprobs.top_ids_Tk, read.top_ids_Tk)
     assert np.array_equal(logprobs.top_logprobs_Tk, read.top_logprobs_Tk)
-    assert read.logprobs_T.dtype == np.float32
-    assert read.top_ids_Tk.dtype == np.uint32
+    assert np.dtype(np.float32) == read.logprobs_T.dtype
+    assert np.dtype(np.uint32) == read.top_ids_Tk.dtype
 
 
 @pytest.mark.parametrize(("top_ids", "top_logprobs"), [([1], [-1.0, -2.0]), ([1, 2], [-1.0])])
