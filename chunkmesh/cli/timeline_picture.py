@@ -28,6 +28,7 @@ _WAIT_HEIGHT = 0.2
 _SEND_HEIGHT = 0.09
 _LEAST_NUMBERED_SHARE = 0.011
 _LEAST_EDGED_SHARE = 0.002
+_LEAST_SEEN_SHARE = 0.0005
 _DECODE_SHARE = 0.14
 _MAX_JOINED_CHUNKS = 64
 """Between more bars than these, lines would be all that one sees."""
@@ -136,21 +137,22 @@ def _lane(axes: Axes, works: Sequence[Work], colours: Sequence[object], span_s: 
         linewidth=0.6 if narrowest_s > span_s * _LEAST_EDGED_SHARE else 0.0,
         zorder=3,
     )
-    axes.broken_barh(
-        [(work.ready_s, work.start_s - work.ready_s) for work in works],
-        _around(stage, _WAIT_HEIGHT),
-        facecolor="white",
-        edgecolor=_WAIT,
-        hatch="/////",
-        linewidth=0.0,
-        zorder=2,
-    )
-    axes.broken_barh(
-        [(work.end_s, work.sent_s - work.end_s) for work in works],
-        (stage + _COMPUTE_HEIGHT / 2 + 0.02, _SEND_HEIGHT),
-        facecolor=_SEND,
-        zorder=4,
-    )
+    visible_s = span_s * _LEAST_SEEN_SHARE
+    waits = [(w.ready_s, w.start_s - w.ready_s) for w in works if w.start_s - w.ready_s > visible_s]
+    if waits:  # hatching is slow
+        axes.broken_barh(
+            waits,
+            _around(stage, _WAIT_HEIGHT),
+            facecolor="white",
+            edgecolor=_WAIT,
+            hatch="/////",
+            linewidth=0.0,
+            zorder=2,
+        )
+    sends = [(work.end_s, work.sent_s - work.end_s) for work in works if work.sent_s > work.end_s]
+    if sends:
+        below = (stage + _COMPUTE_HEIGHT / 2 + 0.02, _SEND_HEIGHT)
+        axes.broken_barh(sends, below, facecolor=_SEND, zorder=4)
 
 
 def _decode(axes: Axes, works: Sequence[Work], span_s: float) -> None:

@@ -80,7 +80,7 @@ def plan(
             strategies=tuple(name for name in Strategy if name in (strategy or Strategy)),
             element_bytes=element_bytes,
         )
-        made = survey(find_subject(model, latency_model), options)
+        made = survey(find_subject(model, latency_model), options, simulate=sweep is None)
         if picture is not None:
             _draw(made, picture, is_sweep=sweep is not None)
         _show(made, is_sweep=sweep is not None, lanes=lanes, json_output=json_output)

@@ -96,14 +96,19 @@ class Plan:
 
 
 def make_plan(
-    strategy: Strategy, cluster: Cluster, load: PromptLoad, settings: ChunkSettings
+    strategy: Strategy,
+    cluster: Cluster,
+    load: PromptLoad,
+    settings: ChunkSettings,
+    *,
+    simulate: bool = True,
 ) -> Plan:
-    """Cut prompts and simulate them, or compute what is too large for that.
+    """Cut prompts and simulate them, or compute the same if not asked to or if they are too many.
 
     Raises:
         ConfigError: chunks would be too many to plan.
     """
     cuts = cut_prompts(strategy, cluster, load, settings)
-    if can_rehearse(cluster, load, cuts.ends, settings.page_tokens):
+    if simulate and can_rehearse(cluster, load, cuts.ends, settings.page_tokens):
         return Plan.simulated(cluster, load, cuts, settings.page_tokens)
     return Plan.computed(cluster, load, cuts)

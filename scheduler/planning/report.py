@@ -144,7 +144,7 @@ def sweep_table(survey: Survey) -> Table:
     strategies = survey.options.strategies
     last = strategies[-1].value
     table = Table(
-        title=f"TTFT of each strategy; chunks and what follows are those of {last}",
+        title=f"TTFT in s of each strategy; chunks and what follows are those of {last}",
         title_justify="left",
     )
     for name in (
@@ -163,7 +163,7 @@ def sweep_table(survey: Survey) -> Table:
         table.add_row(
             str(plan.cluster.num_stages),
             short_count(plan.load.prompt_tokens),
-            *(_seconds(each.ttft_ms) for each in group),
+            *(f"{each.ttft_ms / 1000:.{_digits(each.ttft_ms)}f}" for each in group),
             str(len(plan.chunk_tokens)),
             f"{plan.throughput_tokens_s:.0f}",
             f"{plan.bubble_ratio:.1%}",
@@ -189,8 +189,13 @@ def chunks_text(plan: Plan) -> str:
 
 
 def _seconds(ms: float) -> str:
-    """Write a time with three or more digits."""
-    return f"{ms / 1000:.1f} s" if ms >= 100_000 else f"{ms / 1000:.3f} s"
+    """Write a time with four or more digits."""
+    return f"{ms / 1000:.{_digits(ms)}f} s"
+
+
+def _digits(ms: float) -> int:
+    """Return how many digits stand behind the point of a time in seconds."""
+    return 1 if ms >= 100_000 else 2 if ms >= 10_000 else 3
 
 
 def _bytes(count: int) -> str:

@@ -71,7 +71,7 @@ def parse_shape(fields: Mapping[str, object], *, name: str) -> ModelShape:
     except ValidationError as error:
         fault = error.errors(include_url=False)[0]
         field = ".".join(map(str, fault["loc"]))
-        value = "" if fault["type"] == "missing" else f" is {str(fault['input'])[:80]!r}"
+        value = "" if fault["type"] == "missing" else f" is {repr(fault['input'])[:80]}"
         raise ConfigError(f"{name}: {field}{value}: {fault['msg']}") from error
     if config.num_experts < config.num_experts_per_tok and config.num_experts:
         raise ConfigError(

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 import numpy as np
 
 from chunkmesh.cli.partition import stage_ranges
-from chunkmesh.layers import LayerRange
 from scheduler.pipeline_time import LinkTime
 from scheduler.planning.balanced_partition import LayerCosts, balanced_partition
 from scheduler.planning.cluster import Cluster, PromptLoad
@@ -44,8 +43,8 @@ class Survey:
             yield self.plans[first : first + size]
 
 
-def survey(subject: Subject, options: PlanOptions) -> Survey:
-    """Make all plans.
+def survey(subject: Subject, options: PlanOptions, *, simulate: bool = True) -> Survey:
+    """Make all plans; simulate those that are not too large for it, if asked to.
 
     Raises:
         ConfigError: layers cannot be split so, or chunks would be too many to plan.
@@ -55,7 +54,7 @@ def survey(subject: Subject, options: PlanOptions) -> Survey:
     if len(num_stages) > 1:
         num_stages = tuple(count for count in num_stages if count <= latency.num_layers)
     plans = [
-        make_plan(strategy, cluster, load, options.chunks)
+        make_plan(strategy, cluster, load, options.chunks, simulate=simulate)
         for count in num_stages or options.num_stages[:1]
         for cluster, load in _cells(subject, options, latency, count)
         for strategy in options.strategies
@@ -73,31 +72,33 @@ def _cells(
     subject: Subject, options: PlanOptions, latency: ModelLatency, num_stages: int
 ) -> Iterator[tuple[Cluster, PromptLoad]]:
     """Yield a pipeline with each of the prompt lengths."""
-    link = _link(subject, options)
     loads = [
         PromptLoad(prompt_tokens=tokens, num_requests=options.num_requests)
         for tokens in options.prompt_tokens
     ]
     ranges = stage_ranges(latency.num_layers, num_stages=num_stages, named=options.layers)
-    cluster = Cluster.of(latency, ranges, link, pp_async_batch_depth=options.pp_async_batch_depth)
+    cluster = Cluster.of(
+        latency,
+        ranges,
+        _link(subject, options),
+        pp_async_batch_depth=options.pp_async_batch_depth,
+    )
     if options.partition is Partition.AUTO:
         longest = max(loads, key=lambda load: load.prompt_tokens)
-        ranges = balance(latency, cluster, longest, options.chunks)
-        cluster = Cluster.of(
-            latency, ranges, link, pp_async_batch_depth=options.pp_async_batch_depth
-        )
+        cluster = balanced(latency, cluster, longest, options.chunks)
     for load in loads:
         yield cluster, load
 
 
-def balance(
-    latency: ModelLatency, cluster: Cluster, load: PromptLoad, settings: ChunkSettings
-) -> tuple[LayerRange, ...]:
+def balanced(
+    latency: ModelLatency, even: Cluster, load: PromptLoad, settings: ChunkSettings
+) -> Cluster:
     """Split the layers anew for what they, the embedding and the head take for some prompts.
 
-    What is paid for each microbatch counts as often as the given split has optimal chunks.
+    What is paid for each microbatch counts as often as the given split has optimal chunks. Where a
+    faster slowest stage gains nothing, because others were better placed, the given split stays.
     """
-    cuts = cut_prompts(Strategy.OPTIMAL, cluster, load, settings)
+    cuts = cut_prompts(Strategy.OPTIMAL, even, load, settings)
     edges, num_chunks = latency.edges, cuts.num_chunks
     stops = np.concatenate([np.asarray(own, dtype=np.float64) for own in cuts.ends])
     starts = np.concatenate([np.asarray((0, *own[:-1]), dtype=np.float64) for own in cuts.ends])
@@ -106,7 +107,10 @@ def balance(
         first=edges.first_ms * num_chunks + edges.embedding_ms_per_token * load.total_tokens,
         last=edges.last_ms * num_chunks + edges.head_ms * load.num_requests,
     )
-    return balanced_partition(costs, cluster.num_stages)
+    ranges = balanced_partition(costs, even.num_stages)
+    split = dataclasses.replace(even, ranges=ranges, stages=latency.pipeline(ranges))
+    new_cuts = cut_prompts(Strategy.OPTIMAL, split, load, settings)
+    return split if split.finish_ms(new_cuts.ends) < even.finish_ms(cuts.ends) else even
 
 
 def _link(subject: Subject, options: PlanOptions) -> LinkTime:
