@@ -33,7 +33,7 @@ from scheduler.worker_stream import WorkerStream
 
 _log = structlog.get_logger(__name__)
 _MAX_TIMELINE = 4096
-"""Microbatches that are kept of each request that asked for its timeline."""
+"""Microbatches that are kept of each request's timeline."""
 LOOK_S = 0.1
 """Time between two looks at the clock."""
 REFORM_S = 1.0

@@ -568,6 +568,7 @@ class MicrobatchTiming(_message.Message):
     MICROBATCH_TOKENS_FIELD_NUMBER: _builtins.int
     STAGES_FIELD_NUMBER: _builtins.int
     PREDICTED_US_FIELD_NUMBER: _builtins.int
+    EPOCH_FIELD_NUMBER: _builtins.int
     seq_no: _builtins.int
     """Order of the microbatch in its epoch."""
     start: _builtins.int
@@ -576,6 +577,8 @@ class MicrobatchTiming(_message.Message):
     """Tokens of the request in it: a chunk's length, or 1 for a decode step."""
     microbatch_tokens: _builtins.int
     """Tokens of all requests in it."""
+    epoch: _builtins.int
+    """Epoch of the route that ran it; with seq_no it names a microbatch."""
     @_builtins.property
     def stages(self) -> _containers.RepeatedCompositeFieldContainer[Global___StageTiming]:
         """One entry a stage."""
@@ -595,10 +598,11 @@ class MicrobatchTiming(_message.Message):
         microbatch_tokens: _builtins.int = ...,
         stages: _abc.Iterable[Global___StageTiming] | None = ...,
         predicted_us: _abc.Iterable[_builtins.int] | None = ...,
+        epoch: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["microbatch_tokens", b"microbatch_tokens", "num_tokens", b"num_tokens", "predicted_us", b"predicted_us", "seq_no", b"seq_no", "stages", b"stages", "start", b"start"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "microbatch_tokens", b"microbatch_tokens", "num_tokens", b"num_tokens", "predicted_us", b"predicted_us", "seq_no", b"seq_no", "stages", b"stages", "start", b"start"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1256,3 +1260,106 @@ class FlushCacheResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___FlushCacheResponse: _TypeAlias = FlushCacheResponse  # noqa: Y015
+
+@_typing.final
+class GetTimelinesRequest(_message.Message):
+    """Asks for timelines. Those of requests that run are kept, and of the last that have ended: at most 32,
+    and fewer if they had very many microbatches.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REQUEST_IDS_FIELD_NUMBER: _builtins.int
+    LAST_FIELD_NUMBER: _builtins.int
+    last: _builtins.int
+    """Without request_ids: how many, those that arrived last; 0 for all."""
+    @_builtins.property
+    def request_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The requests; of those that shared an id the last. One that is not kept is refused."""
+
+    def __init__(
+        self,
+        *,
+        request_ids: _abc.Iterable[_builtins.str] | None = ...,
+        last: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["last", b"last", "request_ids", b"request_ids"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetTimelinesRequest: _TypeAlias = GetTimelinesRequest  # noqa: Y015
+
+@_typing.final
+class GetTimelinesResponse(_message.Message):
+    """When which stage worked on which part of one request."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    ARRIVED_US_FIELD_NUMBER: _builtins.int
+    NOW_US_FIELD_NUMBER: _builtins.int
+    PROMPT_TOKENS_FIELD_NUMBER: _builtins.int
+    CACHED_TOKENS_FIELD_NUMBER: _builtins.int
+    OUTPUT_TOKENS_FIELD_NUMBER: _builtins.int
+    FIRST_TOKEN_US_FIELD_NUMBER: _builtins.int
+    ENDED_US_FIELD_NUMBER: _builtins.int
+    FINISH_REASON_FIELD_NUMBER: _builtins.int
+    NUM_PARTS_FIELD_NUMBER: _builtins.int
+    MICROBATCHES_FIELD_NUMBER: _builtins.int
+    request_id: _builtins.str
+    """The request_id of its Generate call."""
+    arrived_us: _builtins.int
+    """When it arrived, in microseconds of the scheduler's monotonic clock."""
+    now_us: _builtins.int
+    """What that clock shows now, in microseconds."""
+    prompt_tokens: _builtins.int
+    """Prompt tokens."""
+    cached_tokens: _builtins.int
+    """Leading prompt tokens taken from the prefix cache."""
+    output_tokens: _builtins.int
+    """Tokens of all its outputs so far."""
+    first_token_us: _builtins.int
+    """First token, in microseconds since it arrived; absent before."""
+    ended_us: _builtins.int
+    """End, in microseconds since it arrived; absent while it runs."""
+    finish_reason: _builtins.str
+    """Why it ended: stop, length or abort (several outputs may give several, as in "length,stop"), gone
+    if the client left, else the error's name; empty while it runs.
+    """
+    num_parts: _builtins.int
+    """Its parts in microbatches so far: chunks, and decode steps of each output."""
+    @_builtins.property
+    def microbatches(self) -> _containers.RepeatedCompositeFieldContainer[Global___MicrobatchTiming]:
+        """When the stages worked on them, in order; the first 4096."""
+
+    def __init__(
+        self,
+        *,
+        request_id: _builtins.str = ...,
+        arrived_us: _builtins.int = ...,
+        now_us: _builtins.int = ...,
+        prompt_tokens: _builtins.int = ...,
+        cached_tokens: _builtins.int = ...,
+        output_tokens: _builtins.int = ...,
+        first_token_us: _builtins.int | None = ...,
+        ended_us: _builtins.int | None = ...,
+        finish_reason: _builtins.str = ...,
+        num_parts: _builtins.int = ...,
+        microbatches: _abc.Iterable[Global___MicrobatchTiming] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_ended_us", b"_ended_us", "_first_token_us", b"_first_token_us", "ended_us", b"ended_us", "first_token_us", b"first_token_us"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_ended_us", b"_ended_us", "_first_token_us", b"_first_token_us", "arrived_us", b"arrived_us", "cached_tokens", b"cached_tokens", "ended_us", b"ended_us", "finish_reason", b"finish_reason", "first_token_us", b"first_token_us", "microbatches", b"microbatches", "now_us", b"now_us", "num_parts", b"num_parts", "output_tokens", b"output_tokens", "prompt_tokens", b"prompt_tokens", "request_id", b"request_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__ended_us: _TypeAlias = _typing.Literal["ended_us"]  # noqa: Y015
+    _WhichOneofArgType__ended_us: _TypeAlias = _typing.Literal["_ended_us", b"_ended_us"]  # noqa: Y015
+    _WhichOneofReturnType__first_token_us: _TypeAlias = _typing.Literal["first_token_us"]  # noqa: Y015
+    _WhichOneofArgType__first_token_us: _TypeAlias = _typing.Literal["_first_token_us", b"_first_token_us"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__ended_us) -> _WhichOneofReturnType__ended_us | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__first_token_us) -> _WhichOneofReturnType__first_token_us | None: ...
+
+Global___GetTimelinesResponse: _TypeAlias = GetTimelinesResponse  # noqa: Y015

@@ -17,7 +17,9 @@ from scheduler.replies import MAX_PROMPT_PART_BYTES, prompt_parts, responses
 from scheduler.request_stream import RequestStream
 from scheduler.timeline import MicrobatchTiming
 
-TIMING = MicrobatchTiming(seq_no=5, start=0, num_tokens=10, microbatch_tokens=10, stages=())
+TIMING = MicrobatchTiming(
+    epoch=1, seq_no=5, start=0, num_tokens=10, microbatch_tokens=10, stages=()
+)
 
 
 def new_stream(num_outputs: int = 1) -> RequestStream:
