@@ -6,6 +6,7 @@ long prompt is not slowed down by those who decode. A budget in time is slot_bud
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -91,9 +92,10 @@ class TokenBudget:
     def _candidate(self, request: Request) -> Candidate:
         """Count in tokens."""
         prefill = request.prefill
+        is_last_chunk = prefill.wanted_end() == prefill.end
         return Candidate(
             request=request,
-            rest=prefill.end - prefill.next_start,
+            rest=prefill.end - prefill.next_start if is_last_chunk else math.inf,
             total=prefill.end - prefill.start,
             age=self._clock - prefill.began_at,
         )

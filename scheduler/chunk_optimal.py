@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from scheduler.chunk_reach import ChunkReach
 from scheduler.latency_model import PipelineLatency
 from scheduler.pipeline_time import NO_LINK, LinkTime
+from scheduler.prompt_cuts import cut_from_the_end, even_out
 from scheduler.slot_search import SlotPlan, SlotSearch
 
 _LEAST_ALIGNMENT_TOKENS = 64
@@ -42,14 +43,12 @@ class OptimalChunks:
 
     def cut_all(self, ranges: Sequence[tuple[int, int]]) -> SlotPlan:
         """Cut what is left of several prompts, at least one, none empty, to one common slot."""
-        search = self._search(ranges)
+        search = SlotSearch(
+            latency=self.latency, reach=self.reach, ranges=tuple(ranges), link=self.link
+        )
         return search.best(math.inf if self.max_chunk_ms is None else self.max_chunk_ms)
 
     def cut_to(self, start: int, end: int, slot_ms: float) -> Sequence[int]:
         """Return the ends of the fewest chunks of slot_ms at most, of about equal time."""
-        return self._search([(start, end)]).fewest(start, end, slot_ms)
-
-    def _search(self, ranges: Sequence[tuple[int, int]]) -> SlotSearch:
-        return SlotSearch(
-            latency=self.latency, reach=self.reach, ranges=tuple(ranges), link=self.link
-        )
+        span = start, end
+        return even_out(self.reach, span, cut_from_the_end(self.reach, span, slot_ms))

@@ -16,7 +16,7 @@ from collections.abc import Collection, Sequence
 
 from scheduler.request import Request
 
-_RIDERS_SHARE = 0.5
+RIDERS_SHARE = 0.5
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,9 +25,9 @@ class Candidate:
 
     request: Request
     rest: float
-    """What is left to send, > 0."""
+    """What is left to send, > 0; inf if it cannot be sent at once."""
     total: float
-    """With what was sent, >= rest."""
+    """With what was sent, > 0."""
     age: float
     """What was sent of all prompts since its prefill began, >= 0."""
 
@@ -59,7 +59,7 @@ def prefill_order(
         only = candidates[0].request
         return PrefillOrder((only,), only)
     ranked = sorted(candidates, key=_rank)
-    riders = _riders(ranked, _RIDERS_SHARE * budget)
+    riders = _riders(ranked, RIDERS_SHARE * budget)
     riders.discard(owed)
 
     def place(candidate: Candidate) -> tuple[int, int]:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 
 from chunkmesh import __version__
 from chunkmesh.layers import LayerRange
 from chunkmesh.v1 import common_pb2
 from chunkmesh.v1 import generation_pb2 as pb
 from scheduler.control_loop import ControlLoop
+from scheduler.latency_model import StageLatency
 from scheduler.model_files import ModelFiles
 from scheduler.registry import Registry, WorkerHello
+from scheduler.snapshot import Snapshot
+from scheduler.stage_fit import StageFit
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +64,7 @@ def server_info(loop: ControlLoop, *, cache_fault: str) -> pb.GetServerInfoRespo
         cache_fault=cache_fault,
         version=__version__,
         num_preemptions=now.num_preemptions,
+        fits=[] if reason else _fits(loop.workers.fits, now),
     )
 
 
@@ -78,6 +83,27 @@ def _worker(hello: WorkerHello, registry: Registry) -> pb.WorkerInfo:
         transport, rtt_us = registry.links[hello.worker_id]
         info.outbound.CopyFrom(pb.LinkInfo(transport=transport, rtt_us=rtt_us))
     return info
+
+
+def _fits(fits: Sequence[StageFit], now: Snapshot) -> list[pb.StageFit]:
+    """Describe how well the latencies of a route are known, by what is planned with now."""
+    latencies = now.latency.stages if now.latency else [fit.latency for fit in fits]
+    described = [_fit(fit, latency) for fit, latency in zip(fits, latencies, strict=True)]
+    for each, num_refits in zip(described, now.num_refits, strict=True):
+        each.num_refits = num_refits
+    return described
+
+
+def _fit(fit: StageFit, latency: StageLatency | None) -> pb.StageFit:
+    """Describe how well a stage's latency is known."""
+    return pb.StageFit(
+        layers=_layers(fit.layers),
+        median_error=fit.median_error or 0.0,
+        p90_error=fit.p90_error or 0.0,
+        refused=fit.refused or "",
+        source=fit.source or "",
+        terms=None if latency is None else pb.LatencyTerms(**dataclasses.asdict(latency)),
+    )
 
 
 def _layers(layers: LayerRange) -> common_pb2.LayerRange:

@@ -16,11 +16,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from scheduler.chunk_optimal import OptimalChunks
-from scheduler.chunk_reach import constant_ms, graded_cuts
+from scheduler.chunk_reach import constant_ms
 from scheduler.latency_model import PipelineLatency, Work
 from scheduler.part import Part, take_chunk
 from scheduler.prefill import Prefill
-from scheduler.prefill_order import Candidate, prefill_order
+from scheduler.prefill_order import RIDERS_SHARE, Candidate, prefill_order
+from scheduler.prompt_cuts import graded_cuts
 from scheduler.request import Request
 
 _SEARCHED_MS = 1000.0
@@ -171,6 +172,8 @@ class SlotBudget:
             reached = furthest // self._reach.align_tokens * self._reach.align_tokens
         if reached <= start or not (is_first or self._is_worth(start, reached, end, cap_ms)):
             return None
+        if reached == end and self._reach.grows_ms(start, end) <= RIDERS_SHARE * self._slot_ms:
+            return end
         wanted = prefill.wanted_end()
         if wanted is not None and wanted <= reached:
             return wanted
@@ -193,7 +196,7 @@ class SlotBudget:
         if rest >= (reached - start) / 2:
             return reached
         half = np.array([0.5])
-        cut = float(graded_cuts(self._reach.slowest(start, end), start, end, half)[0])
+        cut = float(graded_cuts(self._reach.slowest(start, end), (start, end), half)[0])
         return min(math.ceil(cut / align) * align, reached)
 
     def _longest_ms(self, candidates: Sequence[Candidate]) -> float:

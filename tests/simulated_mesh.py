@@ -168,7 +168,7 @@ class SimulatedMesh:
         assert all(self._has_ended(request_id) for request_id in self.specs)
         for (request_id, child), end in self.finished.items():
             output = self._outputs[request_id, child]
-            expected = self._expected(request_id, child)
+            expected = _expected(self.specs[request_id], child)
             if end.reason == "abort":
                 assert request_id in self.cancelled
                 assert output == expected[: len(output)]
@@ -185,18 +185,6 @@ class SimulatedMesh:
         num_outputs = self.specs[request_id].num_outputs
         ends = [(request_id, child) in self.finished for child in range(num_outputs)]
         return request_id in self.failed or all(ends)
-
-    def _expected(self, request_id: str, child: int) -> list[int]:
-        """Return the whole output that a request must have."""
-        spec = self.specs[request_id]
-        context: list[int] = spec.prompt_ids.tolist()
-        outputs: list[int] = []
-        while len(outputs) < spec.max_new_tokens:
-            forbidden = sorted(spec.end_ids) if len(outputs) < spec.min_new_tokens else []
-            outputs.append(next_token(context + outputs, forbidden, child))
-            if outputs[-1] in spec.end_ids:
-                break
-        return outputs
 
     def _known(self, request_id: str, child: int) -> list[int]:
         """Return prompt and output so far."""
@@ -305,6 +293,18 @@ class SimulatedMesh:
         assert match.digests == chain[: (len(known) - 1) // PAGE_TOKENS]
         if spec.prompt_top_logprobs is not None:
             assert self._prompt_told[match.request_id] == len(spec.prompt_ids) - 1
+
+
+def _expected(spec: RequestSpec, child: int) -> list[int]:
+    """Return the whole output that a request must have."""
+    context: list[int] = spec.prompt_ids.tolist()
+    outputs: list[int] = []
+    while len(outputs) < spec.max_new_tokens:
+        forbidden = sorted(spec.end_ids) if len(outputs) < spec.min_new_tokens else []
+        outputs.append(next_token(context + outputs, forbidden, child))
+        if outputs[-1] in spec.end_ids:
+            break
+    return outputs
 
 
 def _check_equal(told: TokenLogprobs, expected: TokenLogprobs) -> None:
