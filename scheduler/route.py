@@ -23,7 +23,7 @@ from scheduler.engine_config import EngineConfig
 from scheduler.events import Acked, Loaded, RouteFormed, Stored
 from scheduler.fork import fork
 from scheduler.loads import LoadEnd, Loads
-from scheduler.outlook import time_left_ms
+from scheduler.outlook import rest_ms, time_left_ms
 from scheduler.pace import Pace
 from scheduler.pages import PageAllocator
 from scheduler.part import Part, work_of
@@ -62,6 +62,8 @@ class Route:
         """Those in DECODE that lack the page of their next position."""
         self._leaving: dict[Request, None] = {}
         """Those in LEAVING."""
+        self._rests_ms: dict[Request, float] | None = None
+        """Time that is left of each in PREFILL; looked at once for each acknowledgement."""
         self._config = config
         self._window = config.window(num_stages)
         self.pace = Pace(formed, config)
@@ -171,6 +173,7 @@ class Route:
             InvariantViolated: it does not fit what was sent; nothing has changed.
         """
         parts = self.pipeline.ack(acked)
+        self._rests_ms = None
         if parts is not None and self.pace.acked(acked, now_s) and self.pace.latency:
             self._budget.replace(self.pace.latency)
         return parts
@@ -183,14 +186,19 @@ class Route:
         latency = self.pace.latency
         if latency is None:
             return request.eta_s(now_s)
-        others = [
-            other.prefill
-            for other in self._running
-            if other.state is RequestState.PREFILL
-            and other is not request
-            and other.spec.priority >= request.spec.priority
+        if self._rests_ms is None:
+            self._rests_ms = {
+                other: rest_ms(other.prefill, latency)
+                for other in self._running
+                if other.state is RequestState.PREFILL
+            }
+        priority = request.spec.priority
+        others_ms = [
+            other_ms
+            for other, other_ms in self._rests_ms.items()
+            if other is not request and other.spec.priority >= priority
         ]
-        return time_left_ms(request.prefill, others, latency, window=self._window) / 1000
+        return time_left_ms(request.prefill, others_ms, latency, window=self._window) / 1000
 
     def complete(self, parts: tuple[Part, ...]) -> list[Action]:
         """Store what a microbatch has filled; free the pages of ended outputs it was last for."""

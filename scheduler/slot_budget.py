@@ -64,18 +64,18 @@ class SlotBudget:
         parts: list[Part] = []
         left_ms = self._slot_ms - beside_ms
         left_tokens = self._max_tokens
-        sent_ms = 0.0
         for request in order.requests:
-            if len(parts) == most:
+            is_full = len(parts) == most or left_tokens <= 0 or left_ms <= self._paid_ms
+            if parts and is_full:
                 break
             prefill = request.prefill
-            end = self._end(prefill, left_ms - sent_ms, left_tokens, is_first=not parts)
+            end = self._end(prefill, left_ms, left_tokens, is_first=not parts)
             if end is None:
                 continue
-            grows_ms = self._reach.grows_ms(prefill.next_start, end)
+            left_ms -= self._reach.grows_ms(prefill.next_start, end)
             left_tokens -= end - prefill.next_start
-            sent_ms += grows_ms
             parts.append(take_chunk(request, end))
+        sent_ms = self._slot_ms - beside_ms - left_ms
         self._clock_ms += max(self._reach.least_ms, sent_ms)
         self._owed = order.owed([part.request for part in parts])
         return parts

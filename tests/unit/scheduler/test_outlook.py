@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from scheduler.latency_model import PipelineLatency, StageLatency
-from scheduler.outlook import time_left_ms
+from scheduler.outlook import rest_ms, time_left_ms
 from scheduler.prefill import Prefill
 
 _LATENCY = PipelineLatency((StageLatency(fixed_ms=2.0, ms_per_token=0.1, edge_ms=1.0),) * 3)
@@ -22,7 +22,8 @@ def _prefill(num_chunks: int, num_sent: int, num_done: int) -> Prefill:
 
 def _left_ms(own: Prefill, *others: Prefill, window: int = 4) -> float:
     """Ask."""
-    return time_left_ms(own, others, _LATENCY, window=window)
+    others_ms = [rest_ms(other, _LATENCY) for other in others]
+    return time_left_ms(own, others_ms, _LATENCY, window=window)
 
 
 def test_full_pipeline_brings_a_chunk_a_slot() -> None:
