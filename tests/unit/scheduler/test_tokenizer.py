@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+import transformers
 
 from chunkmesh.errors import ConfigError, InvalidRequest
 from scheduler.chat_template import ChatMessage
@@ -54,15 +55,21 @@ def test_no_bos_where_the_model_has_none(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("processor_adds", [True, False])
-@pytest.mark.parametrize("adds_bos", [True, False])
-def test_add_bos_token_decides_over_the_post_processor(
-    tmp_path: Path, processor_adds: bool, adds_bos: bool
+@pytest.mark.parametrize("adds_bos", [True, False, None])
+@pytest.mark.parametrize("kind", [None, "LlamaTokenizerFast"])
+def test_the_post_processor_decides_as_in_transformers(
+    tmp_path: Path, processor_adds: bool, adds_bos: bool | None, kind: str | None
 ) -> None:
-    """Some models say so in tokenizer_config.json only."""
+    """Since its version 5 transformers reads no add_bos_token where there is a tokenizer.json."""
     folder = write_bytes_folder(tmp_path, adds_bos=processor_adds)
-    set_field(folder, "tokenizer_config.json", add_bos_token=adds_bos)
-    ids = Tokenizer(read_model_files(folder)).encode("ab").tolist()
-    assert ids == ([BOS] if adds_bos else []) + [0x61, 0x62]
+    fields = {"add_bos_token": adds_bos, "tokenizer_class": kind}
+    stated = {name: value for name, value in fields.items() if value is not None}
+    set_field(folder, "tokenizer_config.json", **stated)
+    expected = transformers.AutoTokenizer.from_pretrained(folder)("ab")["input_ids"]
+    assert expected == ([BOS] if processor_adds else []) + [0x61, 0x62]
+    tokenizer = Tokenizer(read_model_files(folder))
+    assert expected == tokenizer.encode("ab").tolist()
+    assert tokenizer.encode("<bos>ab").tolist() == [BOS, 0x61, 0x62]
 
 
 def test_encoding_on_several_threads_gives_the_same_ids(tokenizer: Tokenizer) -> None:
