@@ -175,16 +175,22 @@ class Timeline:
             if track is not None:
                 track.add(entry.start, entry.num_tokens, sent)
 
-    def acked(self, stage: int, seq_no: int, times: AckTimes, *, heard_s: float) -> None:
-        """Note one stage's times; heard_s is the scheduler's clock. Repeats are dropped."""
+    def acked(self, stage: int, seq_no: int, times: AckTimes, *, heard_s: float) -> float | None:
+        """Note one stage's times; heard_s is the scheduler's clock. Repeats are dropped.
+
+        Returns:
+            Predicted over measured compute time, if both are known.
+        """
         offset_us = to_us(heard_s) - times.acked_us
         self._offset_us[stage] = min(offset_us, self._offset_us.get(stage, offset_us))
         sent = self._in_flight.get(seq_no)
-        if sent is None:
-            return
-        sent.acks.setdefault(stage, times)
+        if sent is None or stage in sent.acks:
+            return None
+        sent.acks[stage] = times
         if len(sent.acks) == self._num_stages:
             del self._in_flight[seq_no]
+        is_known = bool(sent.predicted_ms) and times.compute_us > 0
+        return 1000 * sent.predicted_ms[stage] / times.compute_us if is_known else None
 
 
 def to_us(time_s: float) -> int:
