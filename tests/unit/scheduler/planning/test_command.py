@@ -107,8 +107,8 @@ def test_auto_partition_balances_a_slow_end(tmp_path: Path) -> None:
 
 
 def test_auto_partition_keeps_the_even_split_where_it_is_as_good() -> None:
-    """DeepSeek's last stage could give a layer to its light first one, but that would fill slower."""
-    words = ("--model", "deepseek-v3.1", "--stages", "8", "--tokens", "8K", *_QUICK)
+    """DeepSeek's last stage could give a layer to the light first one, which would fill slower."""
+    words = ("--model", "deepseek-v3.1", "--stages", "8", "--tokens", "32K", *_QUICK)
     even, auto = _json(*words), _json(*words, "--partition", "auto")
     assert auto["plans"] == even["plans"]
     assert auto["latency"]["is_estimate"] is True
