@@ -9,6 +9,7 @@ ChunkMeshError
 +-- StaleEpoch            a message of an earlier epoch
 +-- LinkError             an activation link broke, or its peer broke the protocol
 +-- CacheFault            the prefix cache failed; always handled as a miss
++-- ModelFault            the model gives no token for a request; trying again gives the same
 +-- InvariantViolated     a bug of ours
 """
 
@@ -59,6 +60,10 @@ class LinkError(ChunkMeshError):
 
 class CacheFault(ChunkMeshError):
     """The prefix cache failed; handled as a miss, counted, never shown to a request."""
+
+
+class ModelFault(ChunkMeshError):
+    """The model gives no token for a request; trying again gives the same."""
 
 
 class InvariantViolated(ChunkMeshError):

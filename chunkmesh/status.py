@@ -23,6 +23,7 @@ from chunkmesh.errors import (
     InvalidRequest,
     InvariantViolated,
     LinkError,
+    ModelFault,
     Overloaded,
     StageUnavailable,
     StaleEpoch,
@@ -44,6 +45,7 @@ _CODES: Mapping[type[ChunkMeshError], tuple[grpc.StatusCode, str]] = {
     StaleEpoch: (grpc.StatusCode.ABORTED, "STALE_EPOCH"),
     LinkError: (grpc.StatusCode.UNAVAILABLE, "LINK_ERROR"),
     CacheFault: (grpc.StatusCode.UNAVAILABLE, "CACHE_FAULT"),
+    ModelFault: (grpc.StatusCode.INTERNAL, "MODEL_FAULT"),
     InvariantViolated: (grpc.StatusCode.INTERNAL, "INVARIANT_VIOLATED"),
 }
 _ERRORS = {reason: error for error, (_, reason) in _CODES.items()}

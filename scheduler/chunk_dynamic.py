@@ -76,7 +76,7 @@ class DynamicChunks:
         size = size // align * align
         return size if size >= align else None
 
-    def equal_time_tokens(self, done_tokens: int) -> float:
+    def equal_time_tokens(self, done_tokens: float) -> float:
         """Return the size that takes as long behind done_tokens as C does behind nothing."""
         a, b = self.ms_per_pair, self.ms_per_token
         if a == 0:

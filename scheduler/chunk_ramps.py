@@ -68,14 +68,6 @@ class Ramps:
         return shares
 
 
-def nearest_ends(cuts: FloatArray, span: tuple[int, int], align_tokens: int) -> tuple[int, ...]:
-    """Return the ends of chunks of [start, end) at the borders nearest to these cuts."""
-    start, end = span
-    borders = np.unique(np.round(cuts / align_tokens) * align_tokens)
-    inner = borders[(borders > start) & (borders < end)]
-    return (*inner.astype(int).tolist(), end)
-
-
 def _rate(times_ms: FloatArray, slowest_ms: float) -> float | None:
     """Return how fast chunks may grow for some faster stages; None if there is none."""
     if not len(times_ms) or not times_ms.sum():

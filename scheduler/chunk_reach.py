@@ -14,10 +14,10 @@ import numpy as np
 
 from scheduler.latency_model import FloatArray, PipelineLatency, StageLatency
 
+_ROUNDING = 1e-12
+"""So much longer than its cap, relatively, a chunk may be: the cap may be its own time."""
 _ROUNDING_TOKENS = 1e-6
 """So much may a solution be off by floating point and still be taken as the border it means."""
-_FLAT = 1e-9
-"""With less relative growth of a token's time over a prompt than this, it counts as constant."""
 
 
 class ChunkReach:
@@ -59,6 +59,7 @@ class ChunkReach:
 
         At least one aligned cell is taken, cap or not.
         """
+        cap_ms *= 1 + _ROUNDING
         bound = end - self.max_chunk_tokens
         for a, b, g, fixed_ms in self._terms:
             over_ms = fixed_ms + end * (b + a * end) - cap_ms
@@ -92,25 +93,3 @@ class ChunkReach:
 def constant_ms(stage: StageLatency) -> float:
     """Return what each chunk pays whatever its size, where the floor does not bind."""
     return stage.fixed_ms + stage.edge_ms
-
-
-def graded_cuts(
-    stage: StageLatency, start: int, end: int, shares: FloatArray, grading: float = 0.0
-) -> FloatArray:
-    """Return where these shares, in (0, 1), of a prompt are done.
-
-    Args:
-        stage: whose time for tokens and pairs counts.
-        start: of the range to cut.
-        end: > start.
-        shares: of the time if grading is 0, of the tokens if it is 1, of something between else.
-        grading: in [0, 1].
-    """
-    first = stage.ms_per_token + 2 * stage.ms_per_pair * start
-    last = stage.ms_per_token + 2 * stage.ms_per_pair * end
-    if last - first <= _FLAT * last:
-        return start + (end - start) * shares
-    power = 2 - grading
-    at = (first**power + shares * (last**power - first**power)) ** (1 / power)
-    cuts: FloatArray = start + (end - start) * (at - first) / (last - first)
-    return cuts

@@ -20,6 +20,8 @@ from scheduler.engine_config import EngineConfig
 from scheduler.hicache_client import HiCacheClient
 from scheduler.metrics import count_preemptions
 from scheduler.request_stream import RequestStream
+from scheduler.timeline import Track, to_us
+from scheduler.timeline_history import RequestTimeline, TimelineHistory
 from scheduler.worker_stream import WorkerStream
 from scheduler.workers import LOOK_S, Workers, new_registry
 
@@ -53,6 +55,9 @@ class ControlLoop:
         self._worker_timeout_s = worker_timeout_s
         self._on_ready = on_ready
         self._requests: dict[str, RequestStream] = {}
+        self._tracks: dict[str, Track] = {}
+        """Of the same requests."""
+        self._ended_timelines = TimelineHistory()
         self._num_preemptions = 0
         """Those that the metric has counted."""
         self._ended = asyncio.Event()
@@ -89,10 +94,8 @@ class ControlLoop:
         """Why requests cannot run now, in words; empty if they can."""
         return self.workers.registry.reason()
 
-    def submit(
-        self, spec: events.RequestSpec, stream: RequestStream, *, with_timeline: bool
-    ) -> None:
-        """Begin a request; its timeline is kept until it is taken.
+    def submit(self, spec: events.RequestSpec, stream: RequestStream) -> Track:
+        """Begin a request; return when the stages will have worked on it.
 
         Raises:
             StageUnavailable: no route stands; the text names what is missing.
@@ -100,10 +103,11 @@ class ControlLoop:
         reason = self.unready_reason()
         if reason:
             raise StageUnavailable(reason, retry_after_s=ROUTE_RETRY_S)
+        track = self.workers.timeline.follow(spec.request_id, arrived_s=stream.arrived_s)
         self._requests[spec.request_id] = stream
-        if with_timeline:
-            self.workers.timeline.follow(spec.request_id, arrived_s=stream.arrived_s)
+        self._tracks[spec.request_id] = track
         self._handle(events.Arrived(spec=spec))
+        return track
 
     def is_running(self, request_id: str) -> bool:
         """Whether a request of this id waits or runs."""
@@ -124,8 +128,14 @@ class ControlLoop:
         if self._requests.get(request_id) is stream:
             self._drop(request_id)
             self._handle(events.Cancelled(request_id=request_id, cause="gone"))
-        if request_id not in self._requests:
-            self.workers.timeline.take(request_id)
+
+    def timelines(self) -> list[RequestTimeline]:
+        """Return those of the requests that run, and of the last that have ended."""
+        running = [
+            _timeline(request_id, stream, self._tracks[request_id])
+            for request_id, stream in self._requests.items()
+        ]
+        return [*self._ended_timelines, *running]
 
     def hear(self, stream: WorkerStream, message: pb.AttachRequest) -> None:
         """Take one message of an attached worker."""
@@ -219,6 +229,26 @@ class ControlLoop:
         self._num_preemptions = num_preemptions
 
     def _drop(self, request_id: str) -> None:
-        """Forget a request that has ended."""
-        self._requests.pop(request_id, None)
+        """Forget a request that has ended, but for its timeline."""
+        stream = self._requests.pop(request_id)
+        track = self._tracks.pop(request_id)
+        self.workers.timeline.leave(request_id)
+        ended_us = to_us(time.monotonic()) - track.arrived_us
+        self._ended_timelines.add(_timeline(request_id, stream, track, ended_us=ended_us))
         self._ended.set()
+
+
+def _timeline(
+    request_id: str, stream: RequestStream, track: Track, *, ended_us: int | None = None
+) -> RequestTimeline:
+    """Put together what is known of a request."""
+    return RequestTimeline(
+        request_id=request_id,
+        prompt_tokens=stream.prompt_tokens,
+        cached_tokens=stream.cached_tokens,
+        output_tokens=stream.output_tokens,
+        first_token_us=round(1000 * stream.ttft_ms) if stream.output_tokens else None,
+        ended_us=ended_us,
+        finish_reason="" if ended_us is None else stream.finish_reason,
+        track=track,
+    )

@@ -65,7 +65,9 @@ class DecodeGroups:
         ready = [
             group
             for group in self._groups
-            if not group.in_flight and any(member not in stalled for member in group.members)
+            if group.members
+            and not group.in_flight
+            and not (stalled and all(member in stalled for member in group.members))
         ]
         if not ready:
             return ()

@@ -14,7 +14,7 @@ Source: the events-in, actions-out core of etcd's raft (https://github.com/etcd-
 
 from __future__ import annotations
 
-from chunkmesh.errors import ChunkMeshError, InvariantViolated, StageUnavailable
+from chunkmesh.errors import ChunkMeshError, InvariantViolated, ModelFault, StageUnavailable
 from chunkmesh.logprobs import TokenLogprobs
 from scheduler.actions import Action, Failed, MatchPrefix, Output, ReleaseLease
 from scheduler.admission import Admission
@@ -42,6 +42,10 @@ from scheduler.route import Route, release_lease
 from scheduler.snapshot import Snapshot
 
 ROUTE_RETRY_S = 2.0
+NO_CHOICE = (
+    "the model's logits are no numbers, or rule out every id that the request allows: "
+    "weights are damaged, or activations are beyond the range of the element type"
+)
 
 
 class Engine:
@@ -111,18 +115,16 @@ class Engine:
         )
 
     def _go_on(self, now_s: float) -> list[Action]:
-        """Do everything that is possible by now: deadlines, preemptions, admissions, sending."""
+        """Do everything that is possible by now: preemptions, deadlines, admissions, sending."""
         route = self._route
         if route is None:
             return []
-        actions: list[Action] = []
+        actions, preempted = route.share_pages()
+        self._num_preemptions += len(preempted)
+        for leaver in preempted:
+            actions += self._wait(leaver)
         for end in route.loads.expire(now_s):
             actions += route.end_load(end, now_s=now_s)
-        preempted = route.share_pages()
-        actions += preempted.actions
-        self._num_preemptions += len(preempted.requests)
-        for leaver in preempted.requests:
-            actions += self._wait(leaver)
         while (request := self._queue.head()) is not None and route.has_place(request):
             self._queue.remove(request)
             actions += route.admit(request, now_s=now_s)
@@ -145,9 +147,7 @@ class Engine:
         self._route = None
         error = StageUnavailable(reason, retry_after_s=ROUTE_RETRY_S)
         for request_id in self._live.request_ids():
-            actions.append(Failed(request_id=request_id, error=error))
-            for request in self._live.of(request_id):
-                actions += self._drop(request)
+            actions += self._fail(request_id, error)
         return actions
 
     def _arrived(self, spec: RequestSpec) -> list[Action]:
@@ -183,24 +183,19 @@ class Engine:
         if request is None or request.state is not RequestState.WAITING:
             lease_id = event.lease_id
             return [] if lease_id is None else [ReleaseLease(lease_id=lease_id)]
-        most = (request.known_tokens - 1) // self._config.page_tokens
-        request.num_match_pages = max(0, min(event.num_pages, most))
-        request.lease_id = event.lease_id
-        request.move(RequestState.QUEUED)
+        request.take_match(event, page_tokens=self._config.page_tokens)
         return [] if request.num_match_pages else release_lease(request)
 
     def _loaded(self, event: Loaded, now_s: float) -> list[Action]:
         """Take one stage's part of a hit."""
-        route = self._route_of(event.epoch, event.stage)
-        if route is None:
+        if (route := self._route_of(event.epoch, event.stage)) is None:
             return []
         end = route.loads.loaded(event.stage, event.load_id, event.num_pages)
         return [] if end is None else route.end_load(end, now_s=now_s)
 
     def _stored(self, event: Stored) -> list[Action]:
         """Take one stage's end of a store."""
-        route = self._route_of(event.epoch, event.stage)
-        if route is None:
+        if (route := self._route_of(event.epoch, event.stage)) is None:
             return []
         return [*route.stores.stored(event.stage, event.store_id, event.stored)]
 
@@ -226,6 +221,8 @@ class Engine:
         part, request = result.part, result.part.request
         if request.state is RequestState.FINISHED:
             return []
+        if not result.is_whole:
+            return self._fail(request.request_id, ModelFault(NO_CHOICE))
         actions: list[Action] = [*chunk_done(request, now_s)] if part.is_chunk else []
         if result.prompt_logprobs is not None:
             actions += tell_prompt(request, part.start + 1, result.prompt_logprobs)
@@ -238,8 +235,7 @@ class Engine:
     def _first_tokens(self, route: Route, first: Request, result: PartResult) -> list[Action]:
         """Let several outputs of one prompt begin, each with its first token."""
         others = route.fork(first)
-        for output in others:
-            self._live.add(output)
+        self._live.add(*others)
         actions: list[Action] = []
         for index, output in enumerate([first, *others]):
             logprobs = result.sampled_logprobs[index : index + 1]
@@ -268,6 +264,13 @@ class Engine:
         actions: list[Action] = []
         for request in self._live.of(event.request_id):
             actions += aborted(request, is_heard=event.cause == "abort")
+            actions += self._drop(request)
+        return actions
+
+    def _fail(self, request_id: str, error: ChunkMeshError) -> list[Action]:
+        """End all that lives of a request with an error."""
+        actions: list[Action] = [Failed(request_id=request_id, error=error)]
+        for request in self._live.of(request_id):
             actions += self._drop(request)
         return actions
 

@@ -152,6 +152,9 @@ class Acked:
     """Last stage only: one for each sampling row that asked, in order."""
     prompt_logprobs: tuple[TokenLogprobs, ...] = ()
     """Last stage only: one for each of the microbatch's prompt targets, in order."""
+    without_choice: tuple[int, ...] = ()
+    """Last stage only: indices into sampled_ids of those that mean nothing, because the logits
+    leave nothing to choose."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ import structlog
 from chunkmesh.errors import ConfigError, InvalidRequest, StageUnavailable, Unavailable
 from chunkmesh.v1 import generation_pb2 as pb
 from chunkmesh.v1 import generation_pb2_grpc
-from scheduler import replies, server_info
+from scheduler import replies, server_info, timeline_history, timeline_replies
 from scheduler.control_loop import ControlLoop
 from scheduler.engine import ROUTE_RETRY_S
 from scheduler.events import RequestSpec
@@ -60,13 +60,10 @@ class GenerationService(generation_pb2_grpc.GenerationServicer):
         if spec.namespace != self._namespace(request):
             # Its pages' keys would name weights that no longer compute them.
             raise StageUnavailable("the model's weights have changed", retry_after_s=ROUTE_RETRY_S)
-        self._loop.submit(spec, stream, with_timeline=request.return_timeline)
+        track = self._loop.submit(spec, stream)
         epoch = self._loop.workers.registry.epoch
         try:
-            timeline = self._loop.workers.timeline
-            async for response in replies.responses(
-                request, request_id, stream, lambda: timeline.take(request_id)
-            ):
+            async for response in replies.responses(request, request_id, stream, track.timings):
                 yield response
         finally:
             self._loop.forget(request_id, stream)
@@ -114,6 +111,15 @@ class GenerationService(generation_pb2_grpc.GenerationServicer):
         if num_pages is None:
             raise Unavailable(f"the prefix cache does not answer: {self._hicache.fault}")
         return pb.FlushCacheResponse(num_pages=num_pages)
+
+    async def GetTimelines(
+        self, request: pb.GetTimelinesRequest, _context: _Context
+    ) -> AsyncIterator[pb.GetTimelinesResponse]:
+        """Tell when the stages worked on requests."""
+        for timeline in timeline_history.chosen(
+            self._loop.timelines(), request_ids=request.request_ids, last=request.last
+        ):
+            yield await timeline_replies.response(timeline, now_s=time.monotonic())
 
     async def _read(self, request: pb.GenerateRequest, request_id: str) -> RequestSpec:
         """Check a request; without a route none is looked at."""

@@ -31,9 +31,10 @@ class LiveOutputs:
         """Return one output, if it is live."""
         return self._outputs.get(request_id, {}).get(child)
 
-    def add(self, request: Request) -> None:
-        """Take an output in; children of a request come in order."""
-        self._outputs.setdefault(request.request_id, {})[request.child] = request
+    def add(self, *requests: Request) -> None:
+        """Take outputs in; children of a request come in order."""
+        for request in requests:
+            self._outputs.setdefault(request.request_id, {})[request.child] = request
 
     def remove(self, request: Request) -> None:
         """Forget an output, and its request with the last one."""

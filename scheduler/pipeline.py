@@ -102,6 +102,10 @@ def _check_results(acked: Acked, parts: tuple[Part, ...]) -> None:
         raise InvariantViolated(
             f"stage {acked.stage} sampled {len(acked.sampled_ids)} ids {where} {num_samples}"
         )
+    if any(not 0 <= index < num_samples for index in acked.without_choice):
+        raise InvariantViolated(
+            f"stage {acked.stage} names samples {acked.without_choice} {where} {num_samples}"
+        )
     told = [len(logprobs) for logprobs in acked.sampled_logprobs]
     wanted = [1] * sum([part.num_sampled_logprobs for part in parts])
     if told != wanted:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 
-from chunkmesh.logprobs import TokenLogprobs, join, to_message
+from chunkmesh.logprobs import TokenLogprobs, join
+from chunkmesh.logprobs_codec import to_message
 from chunkmesh.v1 import common_pb2
 from chunkmesh.v1 import generation_pb2 as pb
+from scheduler import timeline_replies
 from scheduler.actions import Finished, Progress, PromptLogprobs
 from scheduler.request_stream import OutputNews, RequestStream
 from scheduler.timeline import MicrobatchTiming
@@ -50,7 +52,7 @@ async def responses(
                 complete = _complete(news.finished, stream)
                 num_completes += 1
                 if request.return_timeline and num_completes == len(stream.outputs):
-                    complete.timeline.extend(_timing(each) for each in timeline())
+                    complete.timeline.extend(map(timeline_replies.timing, timeline()))
                 yield pb.GenerateResponse(request_id=request_id, complete=complete)
         if update.error is not None:
             raise update.error
@@ -78,13 +80,8 @@ def prompt_parts(news: list[PromptLogprobs]) -> Iterator[pb.PromptLogprobs]:
     joined = join([part.logprobs for part in news])
     per_message = MAX_PROMPT_PART_BYTES // _row_bytes(joined)
     for first in range(0, len(joined), per_message):
-        rows = slice(first, first + per_message)
-        part = TokenLogprobs(
-            logprobs_T=joined.logprobs_T[rows],
-            top_ids_Tk=joined.top_ids_Tk[rows],
-            top_logprobs_Tk=joined.top_logprobs_Tk[rows],
-        )
-        yield pb.PromptLogprobs(start=news[0].start + first, logprobs=to_message(part))
+        part = to_message(joined[first : first + per_message])
+        yield pb.PromptLogprobs(start=news[0].start + first, logprobs=part)
 
 
 def _row_bytes(logprobs: TokenLogprobs) -> int:
@@ -133,23 +130,3 @@ def _complete(finished: Finished, stream: RequestStream) -> pb.GenerateComplete:
 def _token_logprobs(parts: list[TokenLogprobs]) -> common_pb2.TokenLogprobs | None:
     """Write the log-probabilities of output tokens, if there are any."""
     return to_message(join(parts)) if parts else None
-
-
-def _timing(timing: MicrobatchTiming) -> pb.MicrobatchTiming:
-    """Write when the stages worked on one microbatch."""
-    return pb.MicrobatchTiming(
-        seq_no=timing.seq_no,
-        start=timing.start,
-        num_tokens=timing.num_tokens,
-        microbatch_tokens=timing.microbatch_tokens,
-        stages=[
-            pb.StageTiming(
-                stage_index=stage.stage,
-                start_us=stage.start_us,
-                wait_us=stage.wait_us,
-                compute_us=stage.compute_us,
-                send_us=stage.send_us,
-            )
-            for stage in timing.stages
-        ],
-    )

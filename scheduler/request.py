@@ -21,7 +21,7 @@ from chunkmesh.errors import InvariantViolated
 from chunkmesh.pages import TokenIds, extend_chain
 from chunkmesh.token_counts import TokenCounts, count_tokens
 from scheduler.chunking import ChunkPlan
-from scheduler.events import RequestSpec
+from scheduler.events import Matched, RequestSpec
 
 
 class RequestState(enum.Enum):
@@ -165,6 +165,14 @@ class Request:
             raise InvariantViolated(f"{self.request_id}: {self.state.value} -> {state.value}")
         self.state = state
 
+    def take_match(self, matched: Matched, *, page_tokens: int) -> None:
+        """Note how much HiCache has, but never the last known token, and wait for a place."""
+        self.move(RequestState.QUEUED)
+        self.num_match_pages = max(
+            0, min(matched.num_pages, (self.known_tokens - 1) // page_tokens)
+        )
+        self.lease_id = matched.lease_id
+
     def take_lease(self) -> str | None:
         """Return the lease, for release, and forget it."""
         lease_id, self.lease_id = self.lease_id, None
@@ -217,11 +225,13 @@ class Request:
 
     def token_ids(self, start: int, end: int) -> TokenIds:
         """Return prompt and output ids of positions [start, end); a view inside the prompt."""
-        prompt = self.spec.prompt_ids[start:end]
         if end <= self.prompt_tokens:
-            return prompt
+            return self.spec.prompt_ids[start:end]
         first, last = max(start - self.prompt_tokens, 0), end - self.prompt_tokens
-        return np.concatenate((prompt, np.array(self.output_ids[first:last], dtype=np.uint32)))
+        output = np.array(self.output_ids[first:last], dtype=np.uint32)
+        if start >= self.prompt_tokens:
+            return output
+        return np.concatenate((self.spec.prompt_ids[start:], output))
 
     def page_digest(self, index: int, page_tokens: int) -> bytes:
         """Return the digest of a full page whose tokens are all known; -1 gives the namespace."""

@@ -24,12 +24,15 @@ class PartResult(NamedTuple):
     """One for each of token_ids, or none."""
     prompt_logprobs: TokenLogprobs | None
     """Of part.num_targets prompt tokens, if any."""
+    is_whole: bool
+    """Whether each of token_ids was chosen; else the model gave nothing to choose from."""
 
 
 def deal(parts: tuple[Part, ...], acked: Acked) -> Iterator[PartResult]:
     """Yield the result of each part; their numbers were checked before."""
     first_id = first_logprobs = 0
     prompt_logprobs = iter(acked.prompt_logprobs)
+    without_choice = frozenset(acked.without_choice)
     for part in parts:
         last_id = first_id + part.num_samples
         last_logprobs = first_logprobs + part.num_sampled_logprobs
@@ -38,5 +41,6 @@ def deal(parts: tuple[Part, ...], acked: Acked) -> Iterator[PartResult]:
             acked.sampled_ids[first_id:last_id],
             acked.sampled_logprobs[first_logprobs:last_logprobs],
             next(prompt_logprobs) if part.num_targets else None,
+            without_choice.isdisjoint(range(first_id, last_id)),
         )
         first_id, first_logprobs = last_id, last_logprobs

@@ -5,8 +5,6 @@ The engine decides what happens to an output; a route does it and says what the 
 
 from __future__ import annotations
 
-import dataclasses
-
 from chunkmesh.errors import InvariantViolated
 from scheduler.actions import (
     Action,
@@ -30,16 +28,6 @@ from scheduler.preemption import choose_leavers
 from scheduler.request import Request, RequestState
 from scheduler.rows import Rows
 from scheduler.stores import Stores
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Preempted:
-    """Outputs that have given their pages to others."""
-
-    requests: list[Request] = dataclasses.field(default_factory=list)
-    """WAITING, not yet in the queue."""
-    actions: list[Action] = dataclasses.field(default_factory=list)
-    """What their leaving means for others."""
 
 
 class Route:
@@ -121,18 +109,22 @@ class Route:
         if request.known_tokens > len(request.page_ids) * self._config.page_tokens:
             self._stalled[request] = None
 
-    def share_pages(self) -> Preempted:
-        """Give pages to those who wait for one; if there are too few, let the youngest leave."""
-        preempted = Preempted()
+    def share_pages(self) -> tuple[list[Action], list[Request]]:
+        """Give pages to those who wait for one; if there are too few, let the youngest leave.
+
+        Return what that means for others, and who has left: WAITING, not yet in the queue.
+        """
+        actions: list[Action] = []
+        left: list[Request] = []
         if self._leaving:
-            self._depart(preempted)
+            left += self._depart(actions)
         if self._stalled:
             self._give_pages()
         if self._stalled:
             self._make_leave()
-            self._depart(preempted)
+            left += self._depart(actions)
             self._give_pages()
-        return preempted
+        return actions, left
 
     def next_microbatch(self) -> SendMicrobatch | None:
         """Plan and count one more microbatch, if there is room for it and work to do."""
@@ -148,11 +140,11 @@ class Route:
             return None
         for part in parts:
             part.request.num_in_flight += 1
+            if not part.request.num_pages_named or part.num_samples > 1:
+                self.rows.name(part.request.rows[: max(part.num_samples, 1)])
         seq_no = self.pipeline.send(parts)
         page_tokens = self._config.page_tokens
-        microbatch = describe(parts, epoch=self.epoch, seq_no=seq_no, page_tokens=page_tokens)
-        self.rows.name(microbatch)
-        return microbatch
+        return describe(parts, epoch=self.epoch, seq_no=seq_no, page_tokens=page_tokens)
 
     def complete(self, parts: tuple[Part, ...]) -> list[Action]:
         """Store what a microbatch has filled; free the pages of ended outputs it was last for."""
@@ -202,12 +194,13 @@ class Route:
             self._stalled.pop(request, None)
             self._leaving[request] = None
 
-    def _depart(self, preempted: Preempted) -> None:
-        """Let those who leave wait again, once nothing of them is in flight."""
-        for request in [request for request in self._leaving if not request.num_in_flight]:
-            preempted.actions.extend([*self.leave(request), *release_lease(request)])
-            preempted.requests.append(request)
+    def _depart(self, actions: list[Action]) -> list[Request]:
+        """Let those who leave wait again, once nothing of them is in flight; return them."""
+        left = [request for request in self._leaving if not request.num_in_flight]
+        for request in left:
+            actions += [*self.leave(request), *release_lease(request)]
             request.wait_again()
+        return left
 
     def _start_prefill(self, request: Request, *, hit_pages: int, now_s: float) -> None:
         """Cut what is left of the known tokens."""

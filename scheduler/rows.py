@@ -8,7 +8,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Sequence
 
-from scheduler.actions import SendMicrobatch, SendRelease
+from scheduler.actions import SendRelease
 
 
 class Rows:
@@ -20,7 +20,7 @@ class Rows:
         self._free = list(range(num_rows))
         """A heap."""
         self._named: set[int] = set()
-        """Taken, and named by an entry or a sample that was sent."""
+        """Taken, and part of an entry or a sample that was sent."""
 
     @property
     def num_free(self) -> int:
@@ -36,10 +36,9 @@ class Rows:
         """Hand out rows, at most num_free."""
         return [heapq.heappop(self._free) for _ in range(num_rows)]
 
-    def name(self, microbatch: SendMicrobatch) -> None:
-        """Note that the stages hear of a microbatch's rows."""
-        self._named.update([entry.row for entry in microbatch.entries])
-        self._named.update([sample.row for sample in microbatch.samples])
+    def name(self, rows: Sequence[int]) -> None:
+        """Note that the stages hear of rows."""
+        self._named.update(rows)
 
     def give_back(self, rows: Sequence[int]) -> list[SendRelease]:
         """Take rows back; return what lets the stages forget those that they have heard of."""

@@ -19,10 +19,11 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from scheduler.chunk_ramps import Ramps, nearest_ends
-from scheduler.chunk_reach import ChunkReach, constant_ms, graded_cuts
+from scheduler.chunk_ramps import Ramps
+from scheduler.chunk_reach import ChunkReach, constant_ms
 from scheduler.latency_model import FloatArray, PipelineLatency, StageLatency
 from scheduler.pipeline_time import LinkTime, plan_finish_ms
+from scheduler.prompt_cuts import Ends, Range, cut_from_the_end, cut_in_shares, even_out
 
 _MAX_EXACT_SLOTS = 4096
 """With no more slots than this all are tried, and the plan is the best there is."""
@@ -41,14 +42,16 @@ _NUM_JUDGED = (2, 16)
 """Least and most plans that are judged by their exact finish."""
 _JUDGED_CHUNKS = 1500
 """Chunks to look at when judging."""
+_MANY_CHUNKS = 150
+"""From here on one chunk more or less hardly matters."""
 _SHAPED_CHUNKS = (1.0, 1.3, 0.75, 1.15, 0.87, 1.6, 0.6, 2.0, 0.45)
 """Numbers of chunks of unequal times to try, to that of equal ones; of many chunks three."""
-_MANY_CHUNKS = 150
 _GRADINGS = (0.0, 0.35, 0.7, 1.0)
 """From chunks of equal time to chunks of equal size."""
 
-Range = tuple[int, int]
-Ends = tuple[int, ...]
+_NUM_NEAR = 3
+"""Numbers of chunks to try on either side of the grid's best."""
+_NUM_HALVINGS = 12
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +86,7 @@ class SlotSearch:
         else:
             finish_ms = self._try_all(min(slot_ms, limit_ms) for slot_ms in slots_ms)
         order = sorted(finish_ms, key=finish_ms.__getitem__)
-        num_chunks = sum(len(self._from_the_end(*span, order[0])) for span in set(self.ranges))
+        num_chunks = self._num_chunks(order[0])
         judged = order[: _clamp(_JUDGED_CHUNKS // num_chunks, _NUM_JUDGED)]
         plans = [plan for slot_ms in judged for plan in self._plans(slot_ms)]
         best = min(plans, key=lambda plan: plan.finish_ms)
@@ -119,15 +122,35 @@ class SlotSearch:
     def _zoom(self, limit_ms: float) -> dict[float, float]:
         """Estimate the slots of a grid, and of finer ones between the best one's neighbours."""
         low_ms, high_ms = (min(slot_ms, limit_ms) for slot_ms in self._interval_ms())
-        num_chunks = sum(len(self._from_the_end(*span, low_ms)) for span in set(self.ranges))
-        num_slots = _clamp(_GRID_CHUNKS // num_chunks, _GRID_SLOTS)
+        num_slots = _clamp(_GRID_CHUNKS // self._num_chunks(low_ms), _GRID_SLOTS)
         finish_ms: dict[float, float] = {}
         for _ in range(_NUM_GRIDS if num_slots > _GRID_SLOTS[0] else _NUM_GRIDS - 1):
             grid_ms = np.geomspace(low_ms, high_ms, num_slots).tolist()
             finish_ms |= {s: self._estimate_ms(s) for s in grid_ms if s not in finish_ms}
             best = min(range(num_slots), key=lambda i: finish_ms[grid_ms[i]])
             low_ms, high_ms = grid_ms[max(best - 1, 0)], grid_ms[min(best + 1, num_slots - 1)]
+        least_ms = self._least_slots_ms(min(finish_ms, key=finish_ms.__getitem__))
+        finish_ms |= {s: self._estimate_ms(min(s, limit_ms)) for s in least_ms if s <= limit_ms}
         return finish_ms
+
+    def _least_slots_ms(self, near_ms: float) -> Iterator[float]:
+        """Yield the least slots for some numbers of chunks, which a grid of few chunks may miss."""
+        num_near = self._num_chunks(near_ms)
+        if num_near > _MANY_CHUNKS:
+            return
+        for num_chunks in range(max(num_near - _NUM_NEAR, 1), num_near + _NUM_NEAR + 1):
+            low_ms, high_ms = near_ms / 2, near_ms * 2
+            for _ in range(_NUM_HALVINGS):
+                slot_ms = math.sqrt(low_ms * high_ms)
+                if self._num_chunks(slot_ms) <= num_chunks:
+                    high_ms = slot_ms
+                else:
+                    low_ms = slot_ms
+            yield high_ms
+
+    def _num_chunks(self, slot_ms: float) -> int:
+        """Return how many chunks of a slot at most all different prompts need."""
+        return sum(len(cut_from_the_end(self.reach, span, slot_ms)) for span in set(self.ranges))
 
     def _interval_ms(self) -> tuple[float, float]:
         """Return between which slots the best one is, by what equal-time cuts would need."""
@@ -180,7 +203,9 @@ class SlotSearch:
         """
         total_ms = longest_ms = fill_ms = 0.0
         for (start, end), count in Counter(self.ranges).items():
-            borders = np.array([start, *self._from_the_end(start, end, slot_ms)], dtype=np.float64)
+            borders = np.array(
+                [start, *cut_from_the_end(self.reach, (start, end), slot_ms)], dtype=np.float64
+            )
             times_ms = self.reach.chunks_ms(borders[:-1], borders[1:])
             total_ms += count * float(times_ms.sum())
             longest = int(times_ms.argmax())
@@ -191,8 +216,10 @@ class SlotSearch:
 
     def _plans(self, slot_ms: float) -> Iterator[SlotPlan]:
         """Yield the plan of a slot, evened out and as it was found."""
-        found = {span: self._from_the_end(*span, slot_ms) for span in dict.fromkeys(self.ranges)}
-        evened = {span: self._evened(*span, ends) for span, ends in found.items()}
+        found = {
+            span: cut_from_the_end(self.reach, span, slot_ms) for span in dict.fromkeys(self.ranges)
+        }
+        evened = {span: even_out(self.reach, span, ends) for span, ends in found.items()}
         for ends in (evened, found):
             yield self._judged(tuple(ends[span] for span in self.ranges))
 
@@ -216,8 +243,9 @@ class SlotSearch:
                 plan = self._reshaped(best, index, *tried)
                 if plan and plan.slot_ms <= limit_ms and plan.finish_ms < best.finish_ms:
                     best, (grading, shares) = plan, tried
-            for ramp in own.shares(len(shares)):
-                plan = self._reshaped(best, index, grading, ramp)
+            with_ramps = dict.fromkeys([(grading, len(shares)), (0.0, num_chunks)])
+            for tried in ((kept, ramp) for kept, num in with_ramps for ramp in own.shares(num)):
+                plan = self._reshaped(best, index, *tried)
                 if plan and plan.slot_ms <= limit_ms and plan.finish_ms < best.finish_ms:
                     best = plan
         return best
@@ -226,35 +254,10 @@ class SlotSearch:
         self, plan: SlotPlan, index: int, grading: float, shares: FloatArray
     ) -> SlotPlan | None:
         """Return a plan with one prompt cut anew; None if a chunk would be too long to hold."""
-        span = self.ranges[index]
-        done = np.cumsum(shares)
-        cuts = graded_cuts(self.reach.slowest(*span), *span, done[:-1] / done[-1], grading)
-        ends = nearest_ends(cuts, span, self.reach.align_tokens)
-        longest = max(end - begin for begin, end in itertools.pairwise((span[0], *ends)))
-        if longest > self.reach.max_chunk_tokens:
+        ends = cut_in_shares(self.reach, self.ranges[index], shares, grading)
+        if ends is None:
             return None
         return self._judged((*plan.ends[:index], ends, *plan.ends[index + 1 :]))
-
-    def _from_the_end(self, start: int, end: int, slot_ms: float) -> Ends:
-        """Return the fewest chunks of a slot at most, each beginning as early as can be."""
-        ends = [end]
-        while (begin := self.reach.earliest_start(start, ends[-1], slot_ms)) > start:
-            ends.append(begin)
-        ends.reverse()
-        return tuple(ends)
-
-    def _evened(self, start: int, end: int, earliest: Ends) -> Ends:
-        """Move borders out towards equal times; none is longer than the longest was."""
-        borders = np.array([start, *earliest], dtype=np.float64)
-        cap_ms = float(self.reach.chunks_ms(borders[:-1], borders[1:]).max())
-        align = self.reach.align_tokens
-        shares = np.arange(1, len(earliest)) / len(earliest)
-        wanted = graded_cuts(self.reach.slowest(start, end), start, end, shares).tolist()
-        ends = [start]
-        for least, cut in zip(earliest[:-1], wanted, strict=True):
-            furthest = self.reach.latest_end(ends[-1], cap_ms)
-            ends.append(max(least, min(round(cut / align) * align, furthest)))
-        return (*ends[1:], end)
 
     def _judged(self, ends: tuple[Ends, ...]) -> SlotPlan:
         """Return the plan with its figures."""

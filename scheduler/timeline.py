@@ -4,12 +4,14 @@ Kept beside the engine by the shell, one for each epoch: sent for every SendMicr
 every acknowledgement before the engine hears of it. Workers' clocks are their own; the offset to
 the scheduler's is the least difference seen between hearing an acknowledgement and its stamp, so
 that times err by the fastest way from worker to scheduler. Memory is bounded: one window of
-microbatches, and max_microbatches for each request that asked for its timeline.
+microbatches, and max_microbatches for each request that runs.
 """
 
 from __future__ import annotations
 
 import dataclasses
+from array import array
+from collections.abc import Mapping
 
 from scheduler.actions import SendMicrobatch
 
@@ -45,6 +47,7 @@ class StageTiming:
 class MicrobatchTiming:
     """One microbatch that carried a part of the request."""
 
+    epoch: int
     seq_no: int
     start: int
     """First position of the part."""
@@ -53,36 +56,85 @@ class MicrobatchTiming:
     microbatch_tokens: int
     stages: tuple[StageTiming, ...]
     """Ascending; stages that have not acknowledged yet are missing."""
+    predicted_us: tuple[int, ...] = ()
+    """Compute time that the latency model expected of each stage; empty without a model."""
 
 
 @dataclasses.dataclass(slots=True, kw_only=True)
 class _Sent:
     """A microbatch and what its stages told."""
 
+    epoch: int
+    seq_no: int
     microbatch_tokens: int
+    predicted_ms: tuple[float, ...]
     acks: dict[int, AckTimes] = dataclasses.field(default_factory=dict)
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Step:
-    """A request's part in a microbatch."""
+class Track:
+    """A request's parts in the microbatches of one epoch; grows while it runs, and a little after.
 
-    seq_no: int
-    start: int
-    num_tokens: int
-    sent: _Sent
+    What stages tell of parts that had been sent comes in also when the request has ended.
+    """
 
+    def __init__(
+        self, *, arrived_us: int, offset_us: Mapping[int, int], max_microbatches: int
+    ) -> None:
+        """Begin without parts; offset_us is that of the Timeline and only read."""
+        self.arrived_us = arrived_us
+        """On the scheduler's clock."""
+        self.num_parts = 0
+        """All that were sent; the first max_microbatches are kept."""
+        self._offset_us = offset_us
+        self._max_microbatches = max_microbatches
+        self._spans = array("I")
+        """Start and number of tokens of each part in turn; pairs would take five times the room."""
+        self._sent: list[_Sent] = []
 
-@dataclasses.dataclass(slots=True, kw_only=True)
-class _Track:
-    """What is kept for one request."""
+    @property
+    def num_kept(self) -> int:
+        """Parts that timings() tells."""
+        return len(self._sent)
 
-    arrived_us: int
-    steps: list[_Step] = dataclasses.field(default_factory=list)
+    def add(self, start: int, num_tokens: int, sent: _Sent) -> None:
+        """Note one more part."""
+        self.num_parts += 1
+        if len(self._sent) < self._max_microbatches:
+            self._spans.extend((start, num_tokens))
+            self._sent.append(sent)
+
+    def timings(self, parts: slice = slice(None)) -> tuple[MicrobatchTiming, ...]:
+        """Return what is known by now of some parts, all by default, in the order sent."""
+        starts, lengths = self._spans[::2][parts], self._spans[1::2][parts]
+        spans = zip(starts, lengths, self._sent[parts], strict=True)
+        return tuple(
+            MicrobatchTiming(
+                epoch=sent.epoch,
+                seq_no=sent.seq_no,
+                start=start,
+                num_tokens=num_tokens,
+                microbatch_tokens=sent.microbatch_tokens,
+                stages=tuple(
+                    self._timing(stage, times) for stage, times in sorted(sent.acks.items())
+                ),
+                predicted_us=tuple([round(1000 * each) for each in sent.predicted_ms]),
+            )
+            for start, num_tokens, sent in spans
+        )
+
+    def _timing(self, stage: int, times: AckTimes) -> StageTiming:
+        """Translate a worker's times to the request's."""
+        return StageTiming(
+            stage=stage,
+            start_us=times.started_us + self._offset_us[stage] - self.arrived_us,
+            wait_us=times.wait_us,
+            compute_us=times.compute_us,
+            send_us=times.send_us,
+        )
 
 
 class Timeline:
-    """Records one epoch; knows only requests that were asked for."""
+    """Records one epoch."""
 
     def __init__(self, *, num_stages: int, max_microbatches: int) -> None:
         """Keep at most the first max_microbatches of each request."""
@@ -92,24 +144,40 @@ class Timeline:
         """Stage -> the scheduler's clock minus the worker's, never too small."""
         self._in_flight: dict[int, _Sent] = {}
         """By seq_no, not acknowledged by all stages."""
-        self._tracks: dict[str, _Track] = {}
+        self._tracks: dict[str, Track] = {}
+        """Of the requests that are followed."""
 
-    def follow(self, request_id: str, *, arrived_s: float) -> None:
-        """Keep the timeline of a request until it is taken."""
-        self._tracks[request_id] = _Track(arrived_us=_us(arrived_s))
+    def follow(self, request_id: str, *, arrived_s: float) -> Track:
+        """Record a request until it is left."""
+        track = Track(
+            arrived_us=to_us(arrived_s),
+            offset_us=self._offset_us,
+            max_microbatches=self._max_microbatches,
+        )
+        self._tracks[request_id] = track
+        return track
+
+    def leave(self, request_id: str) -> None:
+        """Record no more parts of a request; nothing if it is not followed."""
+        self._tracks.pop(request_id, None)
 
     def sent(self, microbatch: SendMicrobatch) -> None:
         """Note what a microbatch carries."""
-        sent = _Sent(microbatch_tokens=microbatch.num_tokens)
+        sent = _Sent(
+            epoch=microbatch.epoch,
+            seq_no=microbatch.seq_no,
+            microbatch_tokens=microbatch.num_tokens,
+            predicted_ms=microbatch.predicted_ms,
+        )
         self._in_flight[microbatch.seq_no] = sent
         for entry in microbatch.entries:
             track = self._tracks.get(entry.request_id)
-            if track is not None and len(track.steps) < self._max_microbatches:
-                track.steps.append(_Step(microbatch.seq_no, entry.start, entry.num_tokens, sent))
+            if track is not None:
+                track.add(entry.start, entry.num_tokens, sent)
 
     def acked(self, stage: int, seq_no: int, times: AckTimes, *, heard_s: float) -> None:
         """Note one stage's times; heard_s is the scheduler's clock. Repeats are dropped."""
-        offset_us = _us(heard_s) - times.acked_us
+        offset_us = to_us(heard_s) - times.acked_us
         self._offset_us[stage] = min(offset_us, self._offset_us.get(stage, offset_us))
         sent = self._in_flight.get(seq_no)
         if sent is None:
@@ -118,36 +186,7 @@ class Timeline:
         if len(sent.acks) == self._num_stages:
             del self._in_flight[seq_no]
 
-    def take(self, request_id: str) -> tuple[MicrobatchTiming, ...]:
-        """Return a request's timeline and forget it; empty if it was not followed."""
-        track = self._tracks.pop(request_id, None)
-        if track is None:
-            return ()
-        return tuple(
-            MicrobatchTiming(
-                seq_no=step.seq_no,
-                start=step.start,
-                num_tokens=step.num_tokens,
-                microbatch_tokens=step.sent.microbatch_tokens,
-                stages=tuple(
-                    self._timing(stage, times, track.arrived_us)
-                    for stage, times in sorted(step.sent.acks.items())
-                ),
-            )
-            for step in track.steps
-        )
 
-    def _timing(self, stage: int, times: AckTimes, arrived_us: int) -> StageTiming:
-        """Translate a worker's times to the request's."""
-        return StageTiming(
-            stage=stage,
-            start_us=times.started_us + self._offset_us[stage] - arrived_us,
-            wait_us=times.wait_us,
-            compute_us=times.compute_us,
-            send_us=times.send_us,
-        )
-
-
-def _us(time_s: float) -> int:
+def to_us(time_s: float) -> int:
     """Return seconds as whole microseconds."""
     return round(time_s * 1e6)

@@ -90,6 +90,7 @@ class Readout:
             sampled_ids=sampled.ids,
             sampled_logprobs=sampled.logprobs,
             prompt_logprobs=prompt_logprobs,
+            without_choice=sampled.without_choice,
         )
 
     def release(self, row: int) -> None:

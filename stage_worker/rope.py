@@ -96,7 +96,8 @@ def _yarn(config: RopeConfig, plain_h: torch.Tensor, width: int) -> torch.Tensor
 def rotate(x: Heads, rotation: Rotation, out: Heads) -> None:
     """Turn all heads of x by their rows' angles, into out, which is other memory.
 
-    Narrow heads are turned in float32 and rounded once.
+    Narrow heads are turned in float32 and rounded once. Angles rounded to the heads' type, which
+    is what transformers has, are further from what it computes in float32.
     """
     if out.whole_THD.dtype != torch.float32:
         wide, turned = heads(x.whole_THD.float()), heads(torch.empty(x.whole_THD.shape))

@@ -8,7 +8,8 @@ most likely id is taken, the lowest of equal ones, or with a temperature one is 
 candidates) with Philox(seed, child, position).
 A row's id depends on its logits, settings, seed, output position and seen ids, never on what else
 is in the batch. Logits without a distribution (NaN, plus infinity, nothing above minus infinity)
-mean broken weights or activations: no token is right, so the stage ends instead.
+come of broken weights, or of activations beyond a narrow type's range: no token is right then, and
+the row is told as one without a choice.
 
 Shapes: n rows of logits, V vocabulary.
 """
@@ -39,6 +40,8 @@ class Sampled:
     """One for each row."""
     logprobs: tuple[TokenLogprobs, ...]
     """One for each row with top_logprobs, of one token."""
+    without_choice: tuple[int, ...] = ()
+    """Indices of rows whose logits leave nothing to choose; their id is 0 and means nothing."""
 
 
 class Sampler:
@@ -53,26 +56,27 @@ class Sampler:
         """Choose a token for each row; its logits, which are only read, are logits_nV[place].
 
         Raises:
-            InvariantViolated: logits without a distribution, ids outside the vocabulary, or
-                penalties of a row whose seen tokens were never told.
+            InvariantViolated: ids outside the vocabulary, or penalties of a row whose seen tokens
+                were never told.
         """
         largest_n, likeliest_n = (found.tolist() for found in logits_nV.max(dim=1))
         ids = []
         logprobs = []
-        for row, place in zip(rows, places, strict=True):
-            if not math.isfinite(largest_n[place]):
-                raise InvariantViolated(
-                    f"row {row.row}, output position {row.position}: the largest logit is "
-                    f"{largest_n[place]}; the weights or activations are broken"
-                )
+        without_choice = []
+        for index, (row, place) in enumerate(zip(rows, places, strict=True)):
             token_id = self._choose(row, logits_nV[place], largest_n[place], likeliest_n[place])
+            if token_id is None:
+                without_choice.append(index)
+                token_id = 0
             ids.append(token_id)
             if row.top_logprobs is not None:
                 chosen = np.array([token_id])
                 logprobs.append(
                     token_logprobs(logits_nV[place : place + 1], chosen, row.top_logprobs)
                 )
-        return Sampled(ids=tuple(ids), logprobs=tuple(logprobs))
+        return Sampled(
+            ids=tuple(ids), logprobs=tuple(logprobs), without_choice=tuple(without_choice)
+        )
 
     def release(self, row: int) -> None:
         """Forget what a row has seen."""
@@ -84,17 +88,17 @@ class Sampler:
 
     def _choose(
         self, row: SamplingRow, logits_V: torch.Tensor, largest: float, likeliest: int
-    ) -> int:
-        """Return the id for a row whose largest logit is known, and where it is."""
+    ) -> int | None:
+        """Return the id for a row whose largest logit is known, and where it is; None for none."""
+        if not math.isfinite(largest):
+            return None
         scores_V = logits_V
         if row.penalties is not None or row.logit_bias or row.forbidden_ids:
             scores_V = self._adjusted(row, logits_V)
             best = scores_V.max(dim=0)
             largest, likeliest = float(best.values), int(best.indices)
             if not math.isfinite(largest):
-                raise InvariantViolated(
-                    f"row {row.row}, output position {row.position}: no id is left to choose"
-                )
+                return None
         token_id = likeliest
         if row.temperature > 0:
             point = uniform(row.seed, row.child, row.position)

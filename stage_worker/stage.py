@@ -60,6 +60,9 @@ class StageOutput:
     """One for each sampling row with top_logprobs, of one token."""
     prompt_logprobs: tuple[TokenLogprobs, ...] = ()
     """One for each of the microbatch's prompt_targets."""
+    without_choice: tuple[int, ...] = ()
+    """Indices of sampling rows whose logits leave nothing to choose; what is told of them means
+    nothing."""
 
 
 class Stage(Protocol):

@@ -1,7 +1,8 @@
 """Log-probabilities of tokens under the model alone: log-softmax of its logits in float32.
 
 Called for the output by the sampler and for the prompt by the readout. Numbers are clamped to what
-float32 can hold, so that what the model rules out is finite on the wire.
+float32 can hold, so that what the model rules out is finite on the wire, and so is a position whose
+logits are no numbers.
 
 Shapes: n rows, V vocabulary, k most likely ids.
 """
@@ -26,7 +27,7 @@ def token_logprobs(
     arrays of float32 [n, V] where logits are narrower, else one.
 
     Raises:
-        InvariantViolated: an id outside the vocabulary, or a row without a distribution.
+        InvariantViolated: an id outside the vocabulary.
     """
     if int(token_ids_n.max()) >= logits_nV.shape[1]:
         raise InvariantViolated(
@@ -36,10 +37,6 @@ def token_logprobs(
     logprobs_nV = torch.log_softmax(logits_nV, dim=1)
     chosen_n1 = torch.from_numpy(token_ids_n.astype(np.int64))[:, None].to(logits_nV.device)
     logprobs_n = logprobs_nV.gather(1, chosen_n1).squeeze(1)
-    if bool(logprobs_n.isnan().any()):
-        raise InvariantViolated(
-            "logits hold NaN or infinity: the weights or activations are broken"
-        )
     top_ids_nk = _most_likely(logits_nV, min(num_top, logits_nV.shape[1]))
     return TokenLogprobs(
         logprobs_T=_finite(logprobs_n),
@@ -49,8 +46,9 @@ def token_logprobs(
 
 
 def _finite(logprobs: torch.Tensor) -> npt.NDArray[np.float32]:
-    """Return the numbers, minus infinity as the lowest one."""
-    return logprobs.clamp(min=torch.finfo(torch.float32).min).cpu().numpy()
+    """Return the numbers, minus infinity and what is none as the lowest one."""
+    lowest = torch.finfo(torch.float32).min
+    return logprobs.nan_to_num(nan=lowest, neginf=lowest).cpu().numpy()
 
 
 def _most_likely(logits_nV: torch.Tensor, num_top: int) -> torch.Tensor:

@@ -51,6 +51,8 @@ class FakeGeneration(generation_pb2_grpc.GenerationServicer):
         self.address = ""
         self.requests: list[pb.GenerateRequest] = []
         self.replies: list[pb.GenerateResponse] = script()
+        self.timelines: list[pb.GetTimelinesResponse] = []
+        self.timeline_requests: list[pb.GetTimelinesRequest] = []
         self.error: ChunkMeshError | None = None
         self.hang = False
         """Sends everything but the last reply, then waits."""
@@ -82,9 +84,7 @@ class FakeGeneration(generation_pb2_grpc.GenerationServicer):
     ) -> AsyncIterator[pb.GenerateResponse]:
         """Play the script."""
         self.requests.append(request)
-        if self.error is not None:
-            status = to_status(self.error)
-            await context.abort(status.code, status.message, status.trailing_metadata)
+        await self._fail_if_told(context)
         try:
             for reply in self.replies[:-1] if self.hang else self.replies:
                 yield reply
@@ -93,6 +93,21 @@ class FakeGeneration(generation_pb2_grpc.GenerationServicer):
         except asyncio.CancelledError:
             self.cancelled.set()
             raise
+
+    async def GetTimelines(
+        self, request: pb.GetTimelinesRequest, context: _Context
+    ) -> AsyncIterator[pb.GetTimelinesResponse]:
+        """Tell the timelines that were set, whatever is asked for."""
+        self.timeline_requests.append(request)
+        await self._fail_if_told(context)
+        for timeline in self.timelines:
+            yield timeline
+
+    async def _fail_if_told(self, context: _Context) -> None:
+        """End the call with the error that was set."""
+        if self.error is not None:
+            status = to_status(self.error)
+            await context.abort(status.code, status.message, status.trailing_metadata)
 
     async def Abort(self, _request: pb.AbortRequest, _context: _Context) -> pb.AbortResponse:
         """Find nothing."""

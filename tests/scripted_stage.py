@@ -190,10 +190,12 @@ class ScriptedStage:
     def _play(self, microbatch: Microbatch) -> StageOutput:
         """Play the script."""
         parts = [self._play_row(row) for row in microbatch.sampling]
+        without_choice = tuple(index for index, part in enumerate(parts) if part.without_choice)
         return StageOutput(
             sampled_ids=tuple(id_ for part in parts for id_ in part.ids),
             sampled_logprobs=tuple(each for part in parts for each in part.logprobs),
             prompt_logprobs=tuple(map(self._prompt_logprobs, microbatch.prompt_targets)),
+            without_choice=without_choice,
         )
 
     def _play_row(self, row: SamplingRow) -> Sampled:

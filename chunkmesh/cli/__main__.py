@@ -14,7 +14,7 @@ import structlog
 import typer
 
 from chunkmesh import __version__
-from chunkmesh.cli import chat, demo, generate, model, status, up
+from chunkmesh.cli import chat, demo, generate, model, status, trace, up
 
 SERVICE_COMMANDS = "chunkmesh.commands"
 """Group of the entry points; each is a typer app with one command."""
@@ -26,7 +26,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for module in (up, status, generate, chat, demo):
+for module in (up, status, generate, chat, demo, trace):
     app.add_typer(module.app)
 app.add_typer(model.app, name="model")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Self, cast
@@ -61,6 +61,17 @@ class GenerationClient:
         """Describe the mesh. Raises as generate does."""
         with _own_errors(self._server):
             return self._stub.GetServerInfo(pb.GetServerInfoRequest(), timeout=_UNARY_TIMEOUT_S)
+
+    def timelines(
+        self, request_ids: Sequence[str] = (), *, last: int = 0
+    ) -> list[pb.GetTimelinesResponse]:
+        """Return when the stages worked on these requests, or on the last; by arrival.
+
+        Without request_ids, last counts; 0 is all that are kept. Raises as generate does.
+        """
+        request = pb.GetTimelinesRequest(request_ids=request_ids, last=last)
+        with _own_errors(self._server):
+            return list(self._stub.GetTimelines(request, timeout=_UNARY_TIMEOUT_S))
 
     def count_tokens(self, chat: pb.Chat) -> int:
         """Return the length of a chat's prompt in tokens. Raises as generate does."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Self
 
 from chunkmesh.v1 import generation_pb2 as pb
@@ -22,6 +22,8 @@ class Work:
     """End of compute, >= start_s."""
     sent_s: float
     """When the activation had left, >= end_s; end_s on the last stage."""
+    predicted_s: float | None = None
+    """What the latency model expected of end_s - start_s; None without a model."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,15 +62,26 @@ class Timeline:
     @classmethod
     def of(cls, complete: pb.GenerateComplete) -> Self:
         """Read the timeline of a request that asked for it; empty if it did not."""
-        ordered = sorted(complete.timeline, key=lambda timing: timing.seq_no)
+        return cls._read(complete.timeline, complete.prompt_tokens, complete.cached_tokens)
+
+    @classmethod
+    def of_told(cls, told: pb.GetTimelinesResponse) -> Self:
+        """Read the timeline of a request that the scheduler remembers."""
+        return cls._read(told.microbatches, told.prompt_tokens, told.cached_tokens)
+
+    @classmethod
+    def _read(
+        cls, timings: Iterable[pb.MicrobatchTiming], prompt_tokens: int, cached_tokens: int
+    ) -> Self:
+        ordered = sorted(timings, key=lambda timing: (timing.epoch, timing.seq_no))
         steps = [_step(timing) for timing in ordered]
         return cls(
             num_stages=max(
                 (work.stage_index + 1 for step in steps for work in step.work), default=0
             ),
-            cached_tokens=complete.cached_tokens,
-            chunks=tuple(step for step in steps if step.start < complete.prompt_tokens),
-            decode=tuple(step for step in steps if step.start >= complete.prompt_tokens),
+            cached_tokens=cached_tokens,
+            chunks=tuple(step for step in steps if step.start < prompt_tokens),
+            decode=tuple(step for step in steps if step.start >= prompt_tokens),
         )
 
     @property
@@ -104,12 +117,13 @@ def _step(timing: pb.MicrobatchTiming) -> Step:
         start=timing.start,
         num_tokens=timing.num_tokens,
         work=tuple(
-            _work(stage) for stage in sorted(timing.stages, key=lambda stage: stage.stage_index)
+            _work(stage, timing.predicted_us)
+            for stage in sorted(timing.stages, key=lambda stage: stage.stage_index)
         ),
     )
 
 
-def _work(timing: pb.StageTiming) -> Work:
+def _work(timing: pb.StageTiming, predicted_us: Sequence[int]) -> Work:
     end_us = timing.start_us + timing.compute_us
     return Work(
         stage_index=timing.stage_index,
@@ -117,4 +131,5 @@ def _work(timing: pb.StageTiming) -> Work:
         start_s=max(0, timing.start_us) / 1e6,
         end_s=max(0, end_us) / 1e6,
         sent_s=max(0, end_us + timing.send_us) / 1e6,
+        predicted_s=predicted_us[timing.stage_index] / 1e6 if predicted_us else None,
     )

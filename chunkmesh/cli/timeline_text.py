@@ -10,7 +10,7 @@ from __future__ import annotations
 import string
 from collections.abc import Iterator, Sequence
 
-from chunkmesh.cli.timeline import Step, Timeline
+from chunkmesh.cli.timeline import Step, Timeline, Work
 
 _MARKS = string.digits + string.ascii_lowercase
 _TICK_COLUMNS = 12
@@ -80,19 +80,26 @@ def _chunk_rows(timeline: Timeline) -> list[str]:
     """Return one row a chunk, and the busy share of each stage."""
     header = "chunk  positions    tokens"
     stages = range(timeline.num_stages)
-    rows = [header + "".join(f"  stage {stage}: wait / compute / send ms" for stage in stages)]
+    has_model = any(work.predicted_s is not None for work in timeline.works(timeline.chunks))
+    times = "wait / compute / expected / send ms" if has_model else "wait / compute / send ms"
+    width = len(f"stage 0: {times}")
+    rows = [header + "".join(f"  {f'stage {stage}: {times}':>{width}}" for stage in stages)]
     for index, step in enumerate(timeline.chunks):
         row = f"{index:>5}  {f'{step.start}-{step.end - 1}':<11}  {step.num_tokens:>6}"
         for work in step.work:
-            times_s = (
-                work.start_s - work.ready_s,
-                work.end_s - work.start_s,
-                work.sent_s - work.end_s,
-            )
-            cell = " / ".join(f"{seconds * 1000:7.1f}" for seconds in times_s)
-            row += f"  {cell:>34}"
+            row += f"  {_cell(work, has_model=has_model):>{width}}"
         rows.append(row)
     if len(timeline.chunks) == 1:
         return rows
     shares = ", ".join(f"stage {stage} {timeline.busy_share(stage):.0%}" for stage in stages)
     return [*rows, f"computing during prefill: {shares}"]
+
+
+def _cell(work: Work, *, has_model: bool) -> str:
+    """Return the times of one stage in milliseconds."""
+    times_s = [work.start_s - work.ready_s, work.end_s - work.start_s, work.sent_s - work.end_s]
+    cells = [f"{seconds * 1000:7.1f}" for seconds in times_s]
+    if has_model:
+        expected_s = work.predicted_s
+        cells.insert(2, f"{'-' if expected_s is None else f'{expected_s * 1000:.1f}':>7}")
+    return " / ".join(cells)

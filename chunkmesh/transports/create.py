@@ -13,6 +13,7 @@ from chunkmesh.transports.grpc_stream import GrpcTransport
 from chunkmesh.transports.memory import MemoryNetwork, MemoryTransport
 
 NAMES = ("ucx", "grpc", "memory")
+_CPU = torch.device("cpu")
 
 
 def create(
@@ -21,8 +22,11 @@ def create(
     *,
     network: MemoryNetwork | None = None,
     with_checksum: bool = False,
+    device: torch.device = _CPU,
 ) -> Transport:
     """Return a transport that will listen at address; network is for memory only.
+
+    device is where activations are.
 
     Raises:
         ConfigError: no such transport, or its packages are missing.
@@ -33,19 +37,19 @@ def create(
         return MemoryTransport(network, address, with_checksum=with_checksum)
     if name != "ucx":
         raise ConfigError(f"no transport {name!r}; known: {', '.join(NAMES)}")
-    _set_ucx_defaults()
+    _set_ucx_defaults(device)
     try:
         ucx = importlib.import_module("chunkmesh.transports.ucx")
     except ImportError as error:
         raise ConfigError(f"transport ucx needs the package ucxx: {error}; use grpc") from error
-    transport: Transport = ucx.UcxTransport(address, with_checksum=with_checksum)
+    transport: Transport = ucx.UcxTransport(address, with_checksum=with_checksum, device=device)
     return transport
 
 
-def _set_ucx_defaults() -> None:
+def _set_ucx_defaults(device: torch.device) -> None:
     """Set what UCX and ucxx read from the environment when they are loaded; the user's wins."""
     # Without a GPU it would warn of a variable that ucxx itself sets.
     os.environ.setdefault("UCX_WARN_UNUSED_ENV_VARS", "n")
-    if not torch.cuda.is_available():
+    if device.type == "cpu":
         # Receives are posted ahead, so a rendezvous (ucxx: from 8 KiB) would only add a round trip.
         os.environ.setdefault("UCX_RNDV_THRESH", "1M")

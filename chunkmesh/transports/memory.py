@@ -123,6 +123,8 @@ class _MemoryReceiver:
             self._pipe.fail(str(error))
             raise
         into[: message.payload.numel()].copy_(message.payload)
+        if into.is_cuda:
+            torch.cuda.current_stream(into.device).synchronize()
         self._pipe.take_away(message)
         return activation
 

@@ -2,8 +2,9 @@
 
 Both ends own a few buffers of the largest activation. The compute thread works in one slot while
 the link receives into or sends from another; it waits only when no slot is left. On a GPU a slot
-changes hands only after the compute stream has passed it. Tensors: T tokens of the microbatch,
-D hidden size, M the most tokens of a microbatch.
+goes to the link only after the compute stream has passed it, and to the compute stream only behind
+what the link did to it. Tensors: T tokens of the microbatch, D hidden size, M the most tokens of a
+microbatch.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Generic, TypeVar
 import torch
 
 from chunkmesh.errors import InvariantViolated, LinkError
+from chunkmesh.transports import gpu_memory
 from chunkmesh.transports.base import Activation, LinkSpec, Receiver, Sender
 from chunkmesh.transports.header import payload_bytes
 
@@ -37,6 +39,11 @@ class _Buffers:
         self.flat = [
             torch.empty(spec.max_bytes, dtype=torch.uint8, device=device) for _ in range(num_slots)
         ]
+        self._fences = [
+            torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
+            for _ in range(num_slots if device.type == "cuda" else 0)
+        ]
+        """One a slot, as a slot has one user at a time. Waiting for them sleeps."""
 
     def payload(self, slot: int, activation: Activation) -> torch.Tensor:
         """Return the payload of an activation in a slot, flat uint8."""
@@ -47,13 +54,21 @@ class _Buffers:
         rows_MD = self.flat[slot].view(self.spec.dtype).view(-1, self.spec.hidden_size)
         return rows_MD[:num_tokens]
 
-    def fence(self) -> torch.cuda.Event | None:
-        """Mark how far the compute stream is; None where compute is done when it returns."""
-        if self.device.type != "cuda":
-            return None
-        event = torch.cuda.Event()  # type: ignore[no-untyped-call]
-        event.record(torch.cuda.current_stream(self.device))
-        return event
+    def mark(self, slot: int) -> None:
+        """Mark on this thread's stream where the use of a slot ends."""
+        if self._fences:
+            self._fences[slot].record(torch.cuda.current_stream(self.device))
+
+    async def passed(self, slot: int) -> None:
+        """Wait, off the event loop, until the marked use has ended; at once if there was none."""
+        fence = self._fences[slot] if self._fences else None
+        if fence is not None and not fence.query():  # type: ignore[no-untyped-call]
+            await asyncio.to_thread(fence.synchronize)
+
+    def follow(self, slot: int) -> None:
+        """Let this thread's stream wait for the marked use; returns at once."""
+        if self._fences:
+            torch.cuda.current_stream(self.device).wait_event(self._fences[slot])
 
 
 class _Handover(Generic[ItemT]):
@@ -115,10 +130,10 @@ class InboundSlots:
         self._buffers = _Buffers(spec, num_slots, device)
         self._on_fault = on_fault
         self._loop = asyncio.get_running_loop()
-        self._free: asyncio.Queue[tuple[int, torch.cuda.Event | None]] = asyncio.Queue(num_slots)
-        """Slots to receive into, once the compute stream has passed their fence."""
+        self._free: asyncio.Queue[int] = asyncio.Queue(num_slots)
+        """Slots to receive into, once the compute stream has passed them."""
         for slot in range(num_slots):
-            self._free.put_nowait((slot, None))
+            self._free.put_nowait(slot)
         self._arrived: _Handover[tuple[Activation, int]] = _Handover()
         self._taken: dict[int, int] = {}
         """Slot by seq_no, between take and release; the compute thread's."""
@@ -127,9 +142,10 @@ class InboundSlots:
         """Keep a receive posted until the link ends; cancelling ends the slots."""
         try:
             while True:
-                slot, fence = await self._free.get()
-                await _pass(fence)
+                slot = await self._free.get()
+                await self._buffers.passed(slot)
                 activation = await self._receiver.receive(self._buffers.flat[slot])
+                self._buffers.mark(slot)
                 self._arrived.put((activation, slot))
         except LinkError as error:
             self._arrived.put(error)
@@ -151,6 +167,7 @@ class InboundSlots:
             self._arrived.close()
             raise LinkError(f"activation {activation.seq_no} came, {seq_no} was expected")
         self._taken[seq_no] = slot
+        self._buffers.follow(slot)
         return self._buffers.rows(slot, activation.num_tokens)
 
     def release(self, seq_no: int) -> None:
@@ -158,7 +175,8 @@ class InboundSlots:
         if seq_no not in self._taken:
             raise InvariantViolated(f"activation {seq_no} was released but not taken")
         slot = self._taken.pop(seq_no)
-        _call_in(self._loop, self._free.put_nowait, (slot, self._buffers.fence()))
+        self._buffers.mark(slot)
+        _call_in(self._loop, self._free.put_nowait, slot)
 
     def close(self) -> None:
         """Wake a blocked take with LinkError; the receiver is closed by its owner."""
@@ -184,6 +202,7 @@ class OutboundSlots:
         """From the start to the end of the last finished send."""
         self.bytes_sent = 0
         """Payload bytes of all finished sends."""
+        gpu_memory.report_path(device, sender.transport)
         self._sender = sender
         self._buffers = _Buffers(spec, num_slots, device)
         self._on_fault = on_fault
@@ -191,9 +210,7 @@ class OutboundSlots:
         self._free: _Handover[int] = _Handover()
         for slot in range(num_slots):
             self._free.put(slot)
-        self._posted: asyncio.Queue[tuple[Activation, int, torch.cuda.Event | None]] = (
-            asyncio.Queue(num_slots)
-        )
+        self._posted: asyncio.Queue[tuple[Activation, int]] = asyncio.Queue(num_slots)
         self._acquired: tuple[int, int] | None = None
         """Slot and num_tokens, between acquire and post; the compute thread's."""
 
@@ -201,8 +218,8 @@ class OutboundSlots:
         """Send what is posted until the link ends; cancelling ends the slots."""
         try:
             while True:
-                activation, slot, fence = await self._posted.get()
-                await _pass(fence)
+                activation, slot = await self._posted.get()
+                await self._buffers.passed(slot)
                 payload = self._buffers.payload(slot, activation)
                 begin = time.perf_counter()
                 await self._sender.send(activation, payload)
@@ -240,18 +257,12 @@ class OutboundSlots:
             raise InvariantViolated(f"activation {activation.seq_no} was posted but not acquired")
         slot, _ = self._acquired
         self._acquired = None
-        posted = (activation, slot, self._buffers.fence())
-        _call_in(self._loop, self._posted.put_nowait, posted)
+        self._buffers.mark(slot)
+        _call_in(self._loop, self._posted.put_nowait, (activation, slot))
 
     def close(self) -> None:
         """Wake a blocked acquire with LinkError; the sender is closed by its owner."""
         self._free.close()
-
-
-async def _pass(fence: torch.cuda.Event | None) -> None:
-    """Wait until the compute stream has passed a fence, without blocking the event loop."""
-    if fence is not None:
-        await asyncio.to_thread(fence.synchronize)
 
 
 def _call_in(loop: asyncio.AbstractEventLoop, call: Callable[[ItemT], None], item: ItemT) -> None:

@@ -18,6 +18,7 @@ from ucxx._lib import libucxx
 from ucxx._lib.arr import Array
 
 from chunkmesh.errors import ConfigError, LinkError
+from chunkmesh.transports import gpu_memory
 from chunkmesh.transports.base import HANDSHAKE_TIMEOUT_S, LinkSpec
 from chunkmesh.transports.handshake import Hello
 from chunkmesh.transports.interfaces import interface_of
@@ -27,6 +28,7 @@ from chunkmesh.transports.sequence import OutboundSequence
 from chunkmesh.transports.tag_links import TagReceiver, TagSender
 from chunkmesh.transports.ucp import TagReceive, Ucp, endpoint_transports
 
+_CPU = torch.device("cpu")
 _log = structlog.get_logger(__name__)
 
 
@@ -164,10 +166,13 @@ class UcxTransport:
         *,
         with_checksum: bool = False,
         handshake_timeout_s: float = HANDSHAKE_TIMEOUT_S,
+        device: torch.device = _CPU,
     ) -> None:
+        """Prepare; device is where activations are."""
         self.address = address
         self._with_checksum = with_checksum
         self._timeout_s = handshake_timeout_s
+        self._device = device
         self._rendezvous: Rendezvous | None = None
         self._context: libucxx.UCXContext | None = None
         self._ucp = Ucp()
@@ -176,6 +181,7 @@ class UcxTransport:
     async def start(self) -> None:
         """Listen at the address and open UCX on its interface."""
         host, _, port = self.address.rpartition(":")
+        gpu_memory.enter(self._device)
         self._context = _open_context(interface_of(host))
         self._rendezvous = Rendezvous(host, int(port), timeout_s=self._timeout_s)
         await self._rendezvous.start()

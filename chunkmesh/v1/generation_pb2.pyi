@@ -568,6 +568,7 @@ class MicrobatchTiming(_message.Message):
     MICROBATCH_TOKENS_FIELD_NUMBER: _builtins.int
     STAGES_FIELD_NUMBER: _builtins.int
     PREDICTED_US_FIELD_NUMBER: _builtins.int
+    EPOCH_FIELD_NUMBER: _builtins.int
     seq_no: _builtins.int
     """Order of the microbatch in its epoch."""
     start: _builtins.int
@@ -576,6 +577,8 @@ class MicrobatchTiming(_message.Message):
     """Tokens of the request in it: a chunk's length, or 1 for a decode step."""
     microbatch_tokens: _builtins.int
     """Tokens of all requests in it."""
+    epoch: _builtins.int
+    """Epoch of the route that ran it; with seq_no it names a microbatch."""
     @_builtins.property
     def stages(self) -> _containers.RepeatedCompositeFieldContainer[Global___StageTiming]:
         """One entry a stage."""
@@ -595,10 +598,11 @@ class MicrobatchTiming(_message.Message):
         microbatch_tokens: _builtins.int = ...,
         stages: _abc.Iterable[Global___StageTiming] | None = ...,
         predicted_us: _abc.Iterable[_builtins.int] | None = ...,
+        epoch: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["microbatch_tokens", b"microbatch_tokens", "num_tokens", b"num_tokens", "predicted_us", b"predicted_us", "seq_no", b"seq_no", "stages", b"stages", "start", b"start"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "microbatch_tokens", b"microbatch_tokens", "num_tokens", b"num_tokens", "predicted_us", b"predicted_us", "seq_no", b"seq_no", "stages", b"stages", "start", b"start"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -945,6 +949,58 @@ class WorkerInfo(_message.Message):
 Global___WorkerInfo: _TypeAlias = WorkerInfo  # noqa: Y015
 
 @_typing.final
+class LatencyTerms(_message.Message):
+    """What a microbatch takes on a stage, in milliseconds: edge + max(floor, fixed + what grows with it).
+    A chunk of x tokens behind L tokens has 2*L*x + x*x pairs.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FLOOR_MS_FIELD_NUMBER: _builtins.int
+    FIXED_MS_FIELD_NUMBER: _builtins.int
+    MS_PER_PREFIX_TOKEN_FIELD_NUMBER: _builtins.int
+    MS_PER_TOKEN_FIELD_NUMBER: _builtins.int
+    MS_PER_PAIR_FIELD_NUMBER: _builtins.int
+    MS_PER_ROW_FIELD_NUMBER: _builtins.int
+    MS_PER_ROW_TOKEN_FIELD_NUMBER: _builtins.int
+    EDGE_MS_FIELD_NUMBER: _builtins.int
+    floor_ms: _builtins.float
+    """No microbatch takes less."""
+    fixed_ms: _builtins.float
+    """Of each microbatch."""
+    ms_per_prefix_token: _builtins.float
+    """Of each chunk, for every token before it."""
+    ms_per_token: _builtins.float
+    """For every token of a chunk."""
+    ms_per_pair: _builtins.float
+    """For every pair of a chunk."""
+    ms_per_row: _builtins.float
+    """For every decode row."""
+    ms_per_row_token: _builtins.float
+    """For every token that a decode row looks at."""
+    edge_ms: _builtins.float
+    """Of each microbatch, beside the layers."""
+    def __init__(
+        self,
+        *,
+        floor_ms: _builtins.float = ...,
+        fixed_ms: _builtins.float = ...,
+        ms_per_prefix_token: _builtins.float = ...,
+        ms_per_token: _builtins.float = ...,
+        ms_per_pair: _builtins.float = ...,
+        ms_per_row: _builtins.float = ...,
+        ms_per_row_token: _builtins.float = ...,
+        edge_ms: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["edge_ms", b"edge_ms", "fixed_ms", b"fixed_ms", "floor_ms", b"floor_ms", "ms_per_pair", b"ms_per_pair", "ms_per_prefix_token", b"ms_per_prefix_token", "ms_per_row", b"ms_per_row", "ms_per_row_token", b"ms_per_row_token", "ms_per_token", b"ms_per_token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LatencyTerms: _TypeAlias = LatencyTerms  # noqa: Y015
+
+@_typing.final
 class StageFit(_message.Message):
     """How well the latency of a stage is known."""
 
@@ -956,19 +1012,26 @@ class StageFit(_message.Message):
     REFUSED_FIELD_NUMBER: _builtins.int
     SOURCE_FIELD_NUMBER: _builtins.int
     NUM_REFITS_FIELD_NUMBER: _builtins.int
+    TERMS_FIELD_NUMBER: _builtins.int
     median_error: _builtins.float
-    """Relative error at points that the fit had not seen, median."""
+    """Relative error at points that the fit had not seen, median; of a file, at the points that its
+    worker measured. 0 where there are none.
+    """
     p90_error: _builtins.float
     """The same, 90 of 100 are less."""
     refused: _builtins.str
     """Why chunks are not planned with it, in words; empty if they are."""
     source: _builtins.str
-    """What measured it: profile, or file."""
+    """What measured it: profile, or file; empty if nothing did."""
     num_refits: _builtins.int
     """Fits that acknowledgements have replaced it with so far."""
     @_builtins.property
     def layers(self) -> _common_pb2.LayerRange:
         """Its layers."""
+
+    @_builtins.property
+    def terms(self) -> Global___LatencyTerms:
+        """The fit; absent if there is none."""
 
     def __init__(
         self,
@@ -979,10 +1042,11 @@ class StageFit(_message.Message):
         refused: _builtins.str = ...,
         source: _builtins.str = ...,
         num_refits: _builtins.int = ...,
+        terms: Global___LatencyTerms | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["layers", b"layers"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["layers", b"layers", "terms", b"terms"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["layers", b"layers", "median_error", b"median_error", "num_refits", b"num_refits", "p90_error", b"p90_error", "refused", b"refused", "source", b"source"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["layers", b"layers", "median_error", b"median_error", "num_refits", b"num_refits", "p90_error", b"p90_error", "refused", b"refused", "source", b"source", "terms", b"terms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1039,7 +1103,7 @@ class GetServerInfoResponse(_message.Message):
     version: _builtins.str
     """Version of ChunkMesh."""
     num_preemptions: _builtins.int
-    """Requests that gave their pages to others since the scheduler began."""
+    """How often outputs gave their pages to others and waited again, since the scheduler began."""
     chunk_strategy_reason: _builtins.str
     """Why chunk_strategy is not the one asked for, in words; empty if it is."""
     @_builtins.property
@@ -1052,7 +1116,7 @@ class GetServerInfoResponse(_message.Message):
 
     @_builtins.property
     def fits(self) -> _containers.RepeatedCompositeFieldContainer[Global___StageFit]:
-        """Latency of each stage of the route; empty where none was measured or given."""
+        """Latency of each stage of the route, in order; empty without a route."""
 
     def __init__(
         self,
@@ -1196,3 +1260,106 @@ class FlushCacheResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___FlushCacheResponse: _TypeAlias = FlushCacheResponse  # noqa: Y015
+
+@_typing.final
+class GetTimelinesRequest(_message.Message):
+    """Asks for timelines. Those of requests that run are kept, and of the last that have ended: at most 32,
+    and fewer if they had very many microbatches.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REQUEST_IDS_FIELD_NUMBER: _builtins.int
+    LAST_FIELD_NUMBER: _builtins.int
+    last: _builtins.int
+    """Without request_ids: how many, those that arrived last; 0 for all."""
+    @_builtins.property
+    def request_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The requests; of those that shared an id the last. One that is not kept is refused."""
+
+    def __init__(
+        self,
+        *,
+        request_ids: _abc.Iterable[_builtins.str] | None = ...,
+        last: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["last", b"last", "request_ids", b"request_ids"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetTimelinesRequest: _TypeAlias = GetTimelinesRequest  # noqa: Y015
+
+@_typing.final
+class GetTimelinesResponse(_message.Message):
+    """When which stage worked on which part of one request."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    ARRIVED_US_FIELD_NUMBER: _builtins.int
+    NOW_US_FIELD_NUMBER: _builtins.int
+    PROMPT_TOKENS_FIELD_NUMBER: _builtins.int
+    CACHED_TOKENS_FIELD_NUMBER: _builtins.int
+    OUTPUT_TOKENS_FIELD_NUMBER: _builtins.int
+    FIRST_TOKEN_US_FIELD_NUMBER: _builtins.int
+    ENDED_US_FIELD_NUMBER: _builtins.int
+    FINISH_REASON_FIELD_NUMBER: _builtins.int
+    NUM_PARTS_FIELD_NUMBER: _builtins.int
+    MICROBATCHES_FIELD_NUMBER: _builtins.int
+    request_id: _builtins.str
+    """The request_id of its Generate call."""
+    arrived_us: _builtins.int
+    """When it arrived, in microseconds of the scheduler's monotonic clock."""
+    now_us: _builtins.int
+    """What that clock shows now, in microseconds."""
+    prompt_tokens: _builtins.int
+    """Prompt tokens."""
+    cached_tokens: _builtins.int
+    """Leading prompt tokens taken from the prefix cache."""
+    output_tokens: _builtins.int
+    """Tokens of all its outputs so far."""
+    first_token_us: _builtins.int
+    """First token, in microseconds since it arrived; absent before."""
+    ended_us: _builtins.int
+    """End, in microseconds since it arrived; absent while it runs."""
+    finish_reason: _builtins.str
+    """Why it ended: stop, length or abort (several outputs may give several, as in "length,stop"), gone
+    if the client left, else the error's name; empty while it runs.
+    """
+    num_parts: _builtins.int
+    """Its parts in microbatches so far: chunks, and decode steps of each output."""
+    @_builtins.property
+    def microbatches(self) -> _containers.RepeatedCompositeFieldContainer[Global___MicrobatchTiming]:
+        """When the stages worked on them, in order; the first 4096."""
+
+    def __init__(
+        self,
+        *,
+        request_id: _builtins.str = ...,
+        arrived_us: _builtins.int = ...,
+        now_us: _builtins.int = ...,
+        prompt_tokens: _builtins.int = ...,
+        cached_tokens: _builtins.int = ...,
+        output_tokens: _builtins.int = ...,
+        first_token_us: _builtins.int | None = ...,
+        ended_us: _builtins.int | None = ...,
+        finish_reason: _builtins.str = ...,
+        num_parts: _builtins.int = ...,
+        microbatches: _abc.Iterable[Global___MicrobatchTiming] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_ended_us", b"_ended_us", "_first_token_us", b"_first_token_us", "ended_us", b"ended_us", "first_token_us", b"first_token_us"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_ended_us", b"_ended_us", "_first_token_us", b"_first_token_us", "arrived_us", b"arrived_us", "cached_tokens", b"cached_tokens", "ended_us", b"ended_us", "finish_reason", b"finish_reason", "first_token_us", b"first_token_us", "microbatches", b"microbatches", "now_us", b"now_us", "num_parts", b"num_parts", "output_tokens", b"output_tokens", "prompt_tokens", b"prompt_tokens", "request_id", b"request_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__ended_us: _TypeAlias = _typing.Literal["ended_us"]  # noqa: Y015
+    _WhichOneofArgType__ended_us: _TypeAlias = _typing.Literal["_ended_us", b"_ended_us"]  # noqa: Y015
+    _WhichOneofReturnType__first_token_us: _TypeAlias = _typing.Literal["first_token_us"]  # noqa: Y015
+    _WhichOneofArgType__first_token_us: _TypeAlias = _typing.Literal["_first_token_us", b"_first_token_us"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__ended_us) -> _WhichOneofReturnType__ended_us | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__first_token_us) -> _WhichOneofReturnType__first_token_us | None: ...
+
+Global___GetTimelinesResponse: _TypeAlias = GetTimelinesResponse  # noqa: Y015

@@ -65,6 +65,11 @@ class GenerationStub:
                 request_serializer=chunkmesh_dot_v1_dot_generation__pb2.FlushCacheRequest.SerializeToString,
                 response_deserializer=chunkmesh_dot_v1_dot_generation__pb2.FlushCacheResponse.FromString,
                 _registered_method=True)
+        self.GetTimelines = channel.unary_stream(
+                '/chunkmesh.v1.Generation/GetTimelines',
+                request_serializer=chunkmesh_dot_v1_dot_generation__pb2.GetTimelinesRequest.SerializeToString,
+                response_deserializer=chunkmesh_dot_v1_dot_generation__pb2.GetTimelinesResponse.FromString,
+                _registered_method=True)
 
 
 class GenerationServicer:
@@ -116,6 +121,14 @@ class GenerationServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetTimelines(self, request, context):
+        """Tells when which stage worked on which part of requests that run or have lately ended: one
+        message a request, in order of arrival.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_GenerationServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -148,6 +161,11 @@ def add_GenerationServicer_to_server(servicer, server):
                     servicer.FlushCache,
                     request_deserializer=chunkmesh_dot_v1_dot_generation__pb2.FlushCacheRequest.FromString,
                     response_serializer=chunkmesh_dot_v1_dot_generation__pb2.FlushCacheResponse.SerializeToString,
+            ),
+            'GetTimelines': grpc.unary_stream_rpc_method_handler(
+                    servicer.GetTimelines,
+                    request_deserializer=chunkmesh_dot_v1_dot_generation__pb2.GetTimelinesRequest.FromString,
+                    response_serializer=chunkmesh_dot_v1_dot_generation__pb2.GetTimelinesResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -313,6 +331,33 @@ class Generation:
             '/chunkmesh.v1.Generation/FlushCache',
             chunkmesh_dot_v1_dot_generation__pb2.FlushCacheRequest.SerializeToString,
             chunkmesh_dot_v1_dot_generation__pb2.FlushCacheResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetTimelines(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/chunkmesh.v1.Generation/GetTimelines',
+            chunkmesh_dot_v1_dot_generation__pb2.GetTimelinesRequest.SerializeToString,
+            chunkmesh_dot_v1_dot_generation__pb2.GetTimelinesResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -49,6 +49,10 @@ class GenerationStub:
     """Turns text or chat messages into the ids that Generate would run."""
     FlushCache: _grpc.UnaryUnaryMultiCallable[_generation_pb2.FlushCacheRequest, _generation_pb2.FlushCacheResponse]
     """Forgets every cached prefix, in the index and in Redis."""
+    GetTimelines: _grpc.UnaryStreamMultiCallable[_generation_pb2.GetTimelinesRequest, _generation_pb2.GetTimelinesResponse]
+    """Tells when which stage worked on which part of requests that run or have lately ended: one
+    message a request, in order of arrival.
+    """
 
 @_typing.type_check_only
 class GenerationAsyncStub(GenerationStub):
@@ -71,6 +75,10 @@ class GenerationAsyncStub(GenerationStub):
     """Turns text or chat messages into the ids that Generate would run."""
     FlushCache: _aio.UnaryUnaryMultiCallable[_generation_pb2.FlushCacheRequest, _generation_pb2.FlushCacheResponse]  # type: ignore[assignment]
     """Forgets every cached prefix, in the index and in Redis."""
+    GetTimelines: _aio.UnaryStreamMultiCallable[_generation_pb2.GetTimelinesRequest, _generation_pb2.GetTimelinesResponse]  # type: ignore[assignment]
+    """Tells when which stage worked on which part of requests that run or have lately ended: one
+    message a request, in order of arrival.
+    """
 
 class GenerationServicer(metaclass=_abc_1.ABCMeta):
     """Served by the scheduler on the users' port (default 50051)."""
@@ -126,5 +134,15 @@ class GenerationServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_generation_pb2.FlushCacheResponse, _abc.Awaitable[_generation_pb2.FlushCacheResponse]]:
         """Forgets every cached prefix, in the index and in Redis."""
+
+    @_abc_1.abstractmethod
+    def GetTimelines(
+        self,
+        request: _generation_pb2.GetTimelinesRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_generation_pb2.GetTimelinesResponse], _abc.AsyncIterator[_generation_pb2.GetTimelinesResponse]]:
+        """Tells when which stage worked on which part of requests that run or have lately ended: one
+        message a request, in order of arrival.
+        """
 
 def add_GenerationServicer_to_server(servicer: GenerationServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -213,6 +213,7 @@ class Ack(_message.Message):
     SAMPLED_IDS_FIELD_NUMBER: _builtins.int
     SAMPLED_LOGPROBS_FIELD_NUMBER: _builtins.int
     PROMPT_LOGPROBS_FIELD_NUMBER: _builtins.int
+    WITHOUT_CHOICE_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
     """Epoch of the microbatch."""
     seq_no: _builtins.int
@@ -239,6 +240,12 @@ class Ack(_message.Message):
     def prompt_logprobs(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.TokenLogprobs]:
         """Last stage only: one for each of Microbatch.prompt_targets, in order."""
 
+    @_builtins.property
+    def without_choice(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Last stage only: indices into sampled_ids of rows whose logits leave nothing to choose, such as
+        NaN; their ids and log-probabilities mean nothing, and their requests fail.
+        """
+
     def __init__(
         self,
         *,
@@ -252,10 +259,11 @@ class Ack(_message.Message):
         sampled_ids: _abc.Iterable[_builtins.int] | None = ...,
         sampled_logprobs: _abc.Iterable[_common_pb2.TokenLogprobs] | None = ...,
         prompt_logprobs: _abc.Iterable[_common_pb2.TokenLogprobs] | None = ...,
+        without_choice: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["acked_us", b"acked_us", "compute_us", b"compute_us", "epoch", b"epoch", "prompt_logprobs", b"prompt_logprobs", "sampled_ids", b"sampled_ids", "sampled_logprobs", b"sampled_logprobs", "send_us", b"send_us", "seq_no", b"seq_no", "started_us", b"started_us", "wait_us", b"wait_us"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acked_us", b"acked_us", "compute_us", b"compute_us", "epoch", b"epoch", "prompt_logprobs", b"prompt_logprobs", "sampled_ids", b"sampled_ids", "sampled_logprobs", b"sampled_logprobs", "send_us", b"send_us", "seq_no", b"seq_no", "started_us", b"started_us", "wait_us", b"wait_us", "without_choice", b"without_choice"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -537,7 +545,7 @@ class Entry(_message.Message):
     """Tokens, >= 1; 1 in decode."""
     @_builtins.property
     def new_page_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """Page ids that the row's page table grows by; the whole table in the row's first microbatch of an epoch."""
+        """Page ids that the row's page table grows by, as far as this entry's last token needs them."""
 
     def __init__(
         self,
@@ -612,7 +620,8 @@ class SamplingRow(_message.Message):
     @_builtins.property
     def seen_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """With penalties in the row's first sampling row: the distinct ids of prompt and output so far.
-        Afterwards empty: the stage counts what it samples for the row.
+        Several rows of one entry have seen the same, which the first of them tells for all. Afterwards
+        empty: the stage counts what it samples for the row.
         """
 
     @_builtins.property

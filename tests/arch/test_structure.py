@@ -86,7 +86,7 @@ def test_sizes(name: str) -> None:
 
 @pytest.mark.parametrize("name", SOURCES)
 def test_parameters(name: str) -> None:
-    """A function that needs more values needs a value class; a command's options are its flags."""
+    """More values need a class of values, but for a command's flags and what a kernel is given."""
     over = [
         f"{function.name}: {len(arguments)} parameters, at most {MAX_PARAMETERS}"
         for function in _functions(name)
@@ -102,12 +102,12 @@ def _parameters(function: Function) -> list[ast.arg]:
 
 
 def _is_command(function: Function) -> bool:
-    """Say whether typer calls it: @app.command or @app.callback."""
+    """Say whether typer or a GPU calls it: @app.command, @app.callback or @triton.jit."""
     names = [
         _dotted(decorator.func if isinstance(decorator, ast.Call) else decorator)
         for decorator in function.decorator_list
     ]
-    return any(name.endswith((".command", ".callback")) for name in names)
+    return any(name.endswith((".command", ".callback", "triton.jit")) for name in names)
 
 
 @pytest.mark.parametrize("name", FILES)

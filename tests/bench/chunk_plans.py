@@ -14,9 +14,9 @@ import numpy as np
 
 from scheduler.chunk_optimal import OptimalChunks
 from scheduler.latency_fit import fit_latency
-from scheduler.latency_model import PipelineLatency, StageLatency
-from scheduler.pipeline_time import finish_times_ms
-from tests.chunk_plans import finish_ms, rivals
+from scheduler.latency_model import FloatArray, PipelineLatency, StageLatency
+from scheduler.pipeline_time import finish_times_ms, plan_finish_ms
+from tests.chunk_plans import rivals
 from tests.layer_table import NUM_LAYERS, OVERHEAD_MS, layer_points, raw_layer_ms
 
 _PAGE_TOKENS = 128
@@ -62,37 +62,46 @@ def _compare(layer: StageLatency, layers: Sequence[int], tokens: int, repeats: i
     ideal_ms = single.chunk_ms(0, tokens) * repeats / len(layers)
     began_s = time.process_time()
     strategy = OptimalChunks(latency=latency, page_tokens=_PAGE_TOKENS)
-    ends = strategy.cut_all([(0, tokens)] * repeats).ends[0]
+    plan = strategy.cut_all([(0, tokens)] * repeats)
     plan_ms = 1000 * (time.process_time() - began_s)
-    plans = [*rivals(latency, 0, tokens, _SIZES, _PAGE_TOKENS)]
-    chosen = {
-        kind: [plan for plan in plans if plan[0].startswith(kind)] for kind in ("fixed", "dynamic")
-    }
-    chosen["optimal"] = [("optimal", ends)]
-    for of_kind in chosen.values():
-        finishes_ms = [finish_ms(latency, 0, plan, repeats) for _, plan in of_kind]
-        name, best = of_kind[finishes_ms.index(min(finishes_ms))]
-        best_ms = finish_ms(latency, 0, best, repeats)
-        raw_ms = min(_raw_ms(layers, other, repeats) for _, other in of_kind)
+    rows = [*rivals(latency, 0, tokens, _SIZES, _PAGE_TOKENS)]
+    for kind in ("fixed", "dynamic", "optimal"):
+        named = [(name, [ends] * repeats) for name, ends in rows if name.startswith(kind)]
+        named = named or [(kind, [*plan.ends])]
+        finishes_ms = [_finish_ms(latency, all_ends) for _, all_ends in named]
+        best_ms = min(finishes_ms)
+        name, all_ends = named[finishes_ms.index(best_ms)]
+        raw_ms = min(_raw_ms(layers, other) for _, other in named)
         _print_row(
             [
                 f"{tokens}",
                 f"{len(layers)}",
                 f"{repeats}",
                 name,
-                f"{len(best)}",
+                f"{len(all_ends[-1])}",
                 f"{best_ms / 1000:.3f}",
                 f"{ideal_ms / best_ms:.1%}",
                 f"{raw_ms / 1000:.3f}",
-                f"{plan_ms:.0f}" if best is ends else "",
+                f"{plan_ms:.0f}" if kind == "optimal" else "",
             ]
         )
 
 
-def _raw_ms(layers: Sequence[int], ends: Sequence[int], repeats: int) -> float:
+def _borders(all_ends: Sequence[Sequence[int]]) -> tuple[FloatArray, FloatArray]:
+    """Return where the chunks of all prompts start and end."""
+    starts = [start for ends in all_ends for start in (0, *ends[:-1])]
+    stops = [stop for ends in all_ends for stop in ends]
+    return np.array(starts, dtype=np.float64), np.array(stops, dtype=np.float64)
+
+
+def _finish_ms(latency: PipelineLatency, all_ends: Sequence[Sequence[int]]) -> float:
+    """Return the finish by the model."""
+    return plan_finish_ms(latency, *_borders(all_ends))
+
+
+def _raw_ms(layers: Sequence[int], all_ends: Sequence[Sequence[int]]) -> float:
     """Return the finish by the measured table."""
-    borders = np.array([0, *ends], dtype=np.float64)
-    starts, stops = np.tile(borders[:-1], repeats), np.tile(borders[1:], repeats)
+    starts, stops = _borders(all_ends)
     layer_ms = raw_layer_ms(starts, stops)
     times_ms = np.stack([num * layer_ms + OVERHEAD_MS for num in layers])
     return float(finish_times_ms(times_ms, stops - starts)[-1, -1])

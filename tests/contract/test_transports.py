@@ -21,6 +21,9 @@ from tests.transport_pairs import (
     new_buffer,
 )
 
+UCX_LANES = {"tcp", "sysv", "posix", "cma", "self", "cuda_ipc", "cuda_copy"}
+"""On one host; the latter two where there is a GPU."""
+
 
 async def test_payloads_arrive_in_order(pair: Pair) -> None:
     """Stages compute microbatches in order, so a link may neither swap nor change any."""
@@ -309,6 +312,6 @@ async def test_a_new_epoch_while_the_old_link_still_carries(pair: Pair) -> None:
 async def test_a_sender_tells_what_it_uses(pair: Pair) -> None:
     """A silent fall-back to another transport would look like a slow network."""
     sender, _ = await connect(pair, make_spec())
-    known = {"memory": {"memory"}, "grpc": {"grpc"}, "ucx": {"tcp", "sysv", "posix", "cma", "self"}}
+    known = {"memory": {"memory"}, "grpc": {"grpc"}, "ucx": UCX_LANES}
     assert set(sender.transport.split("+")) <= known[pair.upstream.name]
     assert 0 <= sender.rtt_us < 1_000_000

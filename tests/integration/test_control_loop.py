@@ -53,16 +53,16 @@ async def test_the_late_end_of_a_call_does_not_end_the_next_request_of_its_id(
     async with mesh(folder, stages) as made:
         loop = made.control_loop
         first, second = (RequestStream(prompt_tokens=1, arrived_s=0.0) for _ in range(2))
-        loop.submit(_spec("same"), first, with_timeline=True)
+        loop.submit(_spec("same"), first)
         loop.abort("same")
-        loop.submit(_spec("same"), second, with_timeline=True)
+        track = loop.submit(_spec("same"), second)
         loop.forget("same", first)
         assert loop.is_running("same")
         async with asyncio.timeout(10):
             while not second.has_finished:
                 assert (await second.next_update()).error is None
         assert second.finish_reason == "length"
-        assert len(loop.workers.timeline.take("same")) == 5
+        assert len(track.timings()) == 5
         await made.at_rest()
 
 

@@ -90,6 +90,7 @@ async def test_quick_answers(folder: Path, theirs: Theirs) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 async def test_answers_of_every_prompt(folder: Path, theirs: Theirs) -> None:
     """All of them."""
     await check_answers(folder, theirs, PROMPTS)

@@ -17,7 +17,7 @@ import torch
 from prometheus_client.parser import text_string_to_metric_families
 
 from chunkmesh.cli.stores_settled import wait_until_settled
-from chunkmesh.logprobs import from_message
+from chunkmesh.logprobs_codec import from_message
 from chunkmesh.v1 import generation_pb2 as pb
 from hicache.server import running as hicache_running
 from hicache.settings import HiCacheSettings
@@ -330,3 +330,17 @@ async def test_preemptions_are_told_where_they_are_looked_for(tmp_path: Path) ->
     assert told >= 1
     assert told == info.num_preemptions == after - before
     assert [80, 80] == [end.completion_tokens for end in ends]
+
+
+async def test_logits_that_are_no_numbers_fail_only_their_request(tmp_path: Path) -> None:
+    """A prompt that overflows a narrow type must end with an error, not with a stage or a token."""
+    broken, sound = logits_row({70: math.nan}), logits_row({65: 1.0})
+    script = Script(logits={1: [sound, broken], 2: [sound] * 20})
+    async with scripted(tmp_path, script, num_stages=2) as (running, _stages):
+        mate = asyncio.create_task(running.generate(**request(2, temperature=0, max_new_tokens=20)))
+        with pytest.raises(grpc.aio.AioRpcError) as failure:
+            await running.generate(**request(1, temperature=0, n=2, max_new_tokens=20))
+        assert failure.value.code() is grpc.StatusCode.INTERNAL
+        assert "logits are no numbers" in str(failure.value.details())
+        assert list((await mate).output_ids) == [65] * 20
+        assert not running.control_loop.unready_reason()

@@ -41,14 +41,14 @@ def test_terms_left_out_are_nothing() -> None:
     assert StageLatency(ms_per_token=1.0, ms_per_pair=1e-8) == stage.latency
 
 
-_TOKEN = '"ms_per_token": 0.01'
+_PER_NEW = '"ms_per_token": 0.01'
 _PREFIX = '"ms_per_prefix_token": 0.0'
 _WRONG = {
-    (_TOKEN, '"ms_per_token": -0.2'): (
+    (_PER_NEW, '"ms_per_token": -0.2'): (
         "stages[0].ms_per_token is -0.2: Input should be greater than or equal to 0"
     ),
-    (_TOKEN, '"ms_per_token": NaN'): "stages[0].ms_per_token is nan: Input should be a finite",
-    (_TOKEN, '"ms_per_token": "fast"'): "stages[0].ms_per_token is fast: Input should be a valid",
+    (_PER_NEW, '"ms_per_token": NaN'): "stages[0].ms_per_token is nan: Input should be a finite",
+    (_PER_NEW, '"ms_per_token": "fast"'): "stages[0].ms_per_token is fast: Input should be a valid",
     ('"version": 1', '"version": 2'): "version is 2: Input should be 1",
     ("floor_ms", "flor_ms"): "stages[0].flor_ms is 5.0: Extra inputs are not permitted",
     (_PREFIX, '"ms_per_prefix_token": 1.0'): (

@@ -9,14 +9,17 @@ import numpy as np
 import pytest
 
 from chunkmesh.errors import StageUnavailable
-from chunkmesh.logprobs import TokenLogprobs, from_message
+from chunkmesh.logprobs import TokenLogprobs
+from chunkmesh.logprobs_codec import from_message
 from chunkmesh.v1 import generation_pb2 as pb
 from scheduler.actions import Finished, Output, Progress, PromptLogprobs
 from scheduler.replies import MAX_PROMPT_PART_BYTES, prompt_parts, responses
 from scheduler.request_stream import RequestStream
 from scheduler.timeline import MicrobatchTiming
 
-TIMING = MicrobatchTiming(seq_no=5, start=0, num_tokens=10, microbatch_tokens=10, stages=())
+TIMING = MicrobatchTiming(
+    epoch=1, seq_no=5, start=0, num_tokens=10, microbatch_tokens=10, stages=()
+)
 
 
 def new_stream(num_outputs: int = 1) -> RequestStream:

@@ -73,9 +73,9 @@ def test_oldest_gets_the_page_that_is_left() -> None:
     route.admit(young, now_s=0.0)
     _decode(route, young, 2)
     _decode(route, old, 9)
-    preempted = route.share_pages()
+    _, left = route.share_pages()
     assert len(old.page_ids) == 2
-    assert preempted.requests == [young]
+    assert left == [young]
     assert young.state is RequestState.WAITING
     assert route.pages.num_free == 1
 
@@ -89,8 +89,8 @@ def test_load_of_a_leaver_is_cancelled() -> None:
     route.admit(old, now_s=0.0)
     route.admit(young, now_s=0.0)
     _decode(route, old, 2)
-    preempted = route.share_pages()
-    assert preempted.actions == [SendCancelLoad(load_id=0), ReleaseLease(lease_id="L")]
+    actions, _ = route.share_pages()
+    assert actions == [SendCancelLoad(load_id=0), ReleaseLease(lease_id="L")]
     assert (young.state, young.num_match_pages) == (RequestState.WAITING, 0)
     assert len(old.page_ids) == 2
 

@@ -8,7 +8,9 @@ from scheduler.actions import PlannedEntry, SendMicrobatch
 from scheduler.timeline import AckTimes, MicrobatchTiming, StageTiming, Timeline
 
 
-def _microbatch(seq_no: int, *entries: tuple[str, int, int]) -> SendMicrobatch:
+def _microbatch(
+    seq_no: int, *entries: tuple[str, int, int], predicted_ms: tuple[float, ...] = ()
+) -> SendMicrobatch:
     """Return a microbatch of (request_id, start, num_tokens)."""
     return SendMicrobatch(
         epoch=1,
@@ -19,6 +21,7 @@ def _microbatch(seq_no: int, *entries: tuple[str, int, int]) -> SendMicrobatch:
         ),
         token_ids=np.zeros(sum(num for _, _, num in entries), dtype=np.uint32),
         samples=(),
+        predicted_ms=predicted_ms,
     )
 
 
@@ -33,14 +36,15 @@ def _times(started_us: int, acked_us: int) -> AckTimes:
 def test_worker_clocks_are_translated_by_the_fastest_acknowledgement() -> None:
     """A stamp that was long on its way must not shift a stage against the others."""
     timeline = Timeline(num_stages=2, max_microbatches=10)
-    timeline.follow("a", arrived_s=10.0)
-    timeline.sent(_microbatch(0, ("a", 0, 64)))
+    track = timeline.follow("a", arrived_s=10.0)
+    timeline.sent(_microbatch(0, ("a", 0, 64), predicted_ms=(0.9, 1.2)))
     timeline.sent(_microbatch(1, ("x", 0, 3), ("a", 64, 6)))
     timeline.acked(0, 0, _times(1_000, 2_000), heard_s=10.5)
     timeline.acked(1, 0, _times(900_000_000, 900_001_000), heard_s=10.004)
     timeline.acked(0, 1, _times(2_000, 3_000), heard_s=10.003)
-    assert timeline.take("a") == (
+    assert track.timings() == (
         MicrobatchTiming(
+            epoch=1,
             seq_no=0,
             start=0,
             num_tokens=64,
@@ -49,8 +53,10 @@ def test_worker_clocks_are_translated_by_the_fastest_acknowledgement() -> None:
                 StageTiming(stage=0, start_us=1_000, wait_us=5, compute_us=1_000, send_us=7),
                 StageTiming(stage=1, start_us=3_000, wait_us=5, compute_us=1_000, send_us=7),
             ),
+            predicted_us=(900, 1_200),
         ),
         MicrobatchTiming(
+            epoch=1,
             seq_no=1,
             start=64,
             num_tokens=6,
@@ -58,17 +64,44 @@ def test_worker_clocks_are_translated_by_the_fastest_acknowledgement() -> None:
             stages=(StageTiming(stage=0, start_us=2_000, wait_us=5, compute_us=1_000, send_us=7),),
         ),
     )
-    assert timeline.take("a") == ()
 
 
 def test_memory_is_bounded() -> None:
-    """A long answer must not fill memory, nor requests that nobody asked about."""
+    """A long answer must not fill memory, nor a request that has ended."""
     timeline = Timeline(num_stages=1, max_microbatches=3)
-    timeline.follow("a", arrived_s=0.0)
+    track, other = (timeline.follow(name, arrived_s=0.0) for name in "ab")
     for seq_no in range(100):
         timeline.sent(_microbatch(seq_no, ("a", seq_no, 1), ("b", seq_no, 1)))
         timeline.acked(0, seq_no, _times(seq_no, seq_no + 1), heard_s=float(seq_no))
         timeline.acked(0, seq_no, _times(seq_no, seq_no + 1), heard_s=float(seq_no))
+        if seq_no == 1:
+            timeline.leave("b")
     assert len(timeline._in_flight) == 0
     assert list(timeline._tracks) == ["a"]
-    assert [step.seq_no for step in timeline.take("a")] == [0, 1, 2]
+    assert [step.seq_no for step in track.timings()] == [0, 1, 2]
+    assert (100, 3) == (track.num_parts, track.num_kept)
+    assert (2, 2) == (other.num_parts, other.num_kept)
+
+
+def test_times_that_come_after_the_end_are_told() -> None:
+    """The last stage ends a request while earlier ones are still unheard."""
+    timeline = Timeline(num_stages=2, max_microbatches=3)
+    track = timeline.follow("a", arrived_s=0.0)
+    timeline.sent(_microbatch(0, ("a", 0, 64)))
+    timeline.acked(1, 0, _times(1_000, 2_000), heard_s=0.002)
+    timeline.leave("a")
+    timeline.acked(0, 0, _times(0, 1_000), heard_s=0.001)
+    assert [[0, 1]] == [[each.stage for each in step.stages] for step in track.timings()]
+
+
+def test_a_later_request_of_the_same_id_has_a_track_of_its_own() -> None:
+    """Ids may come again; the first request's call may not have read its timeline yet."""
+    timeline = Timeline(num_stages=1, max_microbatches=3)
+    first = timeline.follow("a", arrived_s=0.0)
+    timeline.sent(_microbatch(0, ("a", 0, 64)))
+    timeline.leave("a")
+    second = timeline.follow("a", arrived_s=1.0)
+    timeline.sent(_microbatch(1, ("a", 0, 32)))
+    assert ([64], [32]) == tuple(
+        [step.num_tokens for step in track.timings()] for track in (first, second)
+    )

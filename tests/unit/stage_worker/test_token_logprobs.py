@@ -63,10 +63,12 @@ def test_narrow_logits_are_widened(dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("value", [torch.nan, torch.inf])
-def test_broken_logits_are_not_silent(value: float) -> None:
-    """Whoever reads them would believe the numbers."""
-    with pytest.raises(InvariantViolated, match="broken"):
-        _of([[0.0, 1.0], [0.0, value]], [0, 0], 1)
+def test_broken_logits_have_the_lowest_log_probability(value: float) -> None:
+    """Only finite numbers may reach the wire; other positions keep theirs."""
+    found = _of([[0.0, 1.0], [0.0, value]], [0, 0], 1)
+    lowest = np.finfo(np.float32).min
+    assert found.logprobs_T.tolist() == pytest.approx([-1.3132617, float(lowest)])
+    assert np.isfinite(found.top_logprobs_Tk).all()
 
 
 def test_ids_outside_the_vocabulary_are_bugs() -> None:

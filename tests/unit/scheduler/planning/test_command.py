@@ -115,7 +115,8 @@ def test_auto_partition_balances_a_slow_end(tmp_path: Path) -> None:
     words = ("--latency-model", str(path), "--stages", "2", "--tokens", "8K", *_QUICK)
     even, auto = _json(*words), _json(*words, "--partition", "auto")
     assert even["plans"][1]["layers"] == ["0-14", "15-29"]
-    assert auto["plans"][1]["layers"] == ["0-15", "16-29"]
+    first, last = auto["plans"][1]["layers"]
+    assert int(last.split("-")[0]) > 15, (first, last)
     assert auto["plans"][1]["ttft_ms"] < even["plans"][1]["ttft_ms"]
 
 

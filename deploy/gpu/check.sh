@@ -1,0 +1,55 @@
+#!/usr/bin/env bash
+# Tests and measures ChunkMesh on a GPU machine; a part that fails does not stop the others.
+#
+#   bash deploy/gpu/check.sh PART ...      from the project's root, after unpack.sh
+#
+# Parts: imports, tests (what needs no GPU), gpu-tests, kernels, layer, links, tilings. Logs and JSON go to
+# $OUT (or ./gpu-results), a table of results comes last.
+set -euo pipefail
+. /tmp/chunkmesh-site/env.sh
+export PYTHONPATH=$PWD:$PYTHONPATH PYTHONUNBUFFERED=1 OMP_NUM_THREADS=4
+out=${OUT:-gpu-results}
+mkdir -p "$out"
+results=()
+
+part() { # NAME SECONDS COMMAND ...
+  local name=$1 seconds=$2 code=0 begin=$SECONDS
+  shift 2
+  echo "== $name"
+  timeout --kill-after=10 "$seconds" "$@" > "$out/$name.log" 2>&1 || code=$?
+  results+=("$(printf '%-14s %-10s %4d s  %s' "$name" "exit $code" $((SECONDS - begin)) "$(tail -n 1 "$out/$name.log" | cut -c 1-100)")")
+  [ "$code" = 0 ] || tail -n "${FAILURE_LINES:-25}" "$out/$name.log"
+}
+
+num_gpus=$(nvidia-smi --list-gpus | wc -l)
+nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader
+for name in "$@"; do
+  case $name in
+    imports)
+      part imports 120 python3 deploy/gpu/import_all.py ;;
+    tests)
+      part tests 240 python3 -m pytest -q -m "not gpu and not slow" -p no:cacheprovider \
+        tests/contract tests/unit ;;
+    gpu-tests)
+      part gpu-tests 300 python3 -m pytest -q -m gpu -p no:cacheprovider tests/gpu ;;
+    kernels)
+      part kernels 300 python3 -m tests.bench.gpu_kernels --json "$out/kernels.json"
+      cat "$out/kernels.log" ;;
+    layer)
+      part layer 200 python3 -m tests.bench.gpu_layer --json "$out/layer.json"
+      cat "$out/layer.log" ;;
+    tilings)
+      part tilings 200 python3 -m tests.bench.gpu_kernels --tilings --json "$out/tilings.json" decode
+      sort -k1,7 "$out/tilings.log" | head -n 150 ;;
+    links)
+      part links-1 90 python3 -m tests.bench.gpu_links --devices 0,0 --json "$out/links-1.json"
+      cat "$out/links-1.log"
+      [ "$num_gpus" -lt 2 ] && continue
+      part links-2 90 python3 -m tests.bench.gpu_links --devices 0,1 --json "$out/links-2.json"
+      cat "$out/links-2.log" ;;
+    *)
+      echo "no part $name" >&2
+      exit 2 ;;
+  esac
+done
+printf '%s\n' "${results[@]}"

@@ -1,0 +1,57 @@
+"""From when the stages worked on a request to the messages that tell it."""
+
+from __future__ import annotations
+
+import asyncio
+
+from chunkmesh.v1 import generation_pb2 as pb
+from scheduler.timeline import MicrobatchTiming, to_us
+from scheduler.timeline_history import RequestTimeline
+
+_PARTS_A_TURN = 64
+
+
+async def response(timeline: RequestTimeline, *, now_s: float) -> pb.GetTimelinesResponse:
+    """Write all that is kept of one request; now_s is the scheduler's clock.
+
+    Thousands of microbatches take long to write; between some the loop gets its turn.
+    """
+    message = pb.GetTimelinesResponse(
+        request_id=timeline.request_id,
+        arrived_us=timeline.track.arrived_us,
+        now_us=to_us(now_s),
+        prompt_tokens=timeline.prompt_tokens,
+        cached_tokens=timeline.cached_tokens,
+        output_tokens=timeline.output_tokens,
+        first_token_us=timeline.first_token_us,
+        ended_us=timeline.ended_us,
+        finish_reason=timeline.finish_reason,
+        num_parts=timeline.track.num_parts,
+    )
+    for first in range(0, timeline.track.num_kept, _PARTS_A_TURN):
+        parts = timeline.track.timings(slice(first, first + _PARTS_A_TURN))
+        message.microbatches.extend(map(timing, parts))
+        await asyncio.sleep(0)
+    return message
+
+
+def timing(microbatch: MicrobatchTiming) -> pb.MicrobatchTiming:
+    """Write when the stages worked on one microbatch."""
+    return pb.MicrobatchTiming(
+        epoch=microbatch.epoch,
+        seq_no=microbatch.seq_no,
+        start=microbatch.start,
+        num_tokens=microbatch.num_tokens,
+        microbatch_tokens=microbatch.microbatch_tokens,
+        stages=[
+            pb.StageTiming(
+                stage_index=stage.stage,
+                start_us=stage.start_us,
+                wait_us=stage.wait_us,
+                compute_us=stage.compute_us,
+                send_us=stage.send_us,
+            )
+            for stage in microbatch.stages
+        ],
+        predicted_us=microbatch.predicted_us,
+    )

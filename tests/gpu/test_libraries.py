@@ -1,0 +1,74 @@
+"""Kernels of other projects behind our interface: the right arguments, layouts and scales."""
+
+from __future__ import annotations
+
+import importlib
+import types
+
+import pytest
+import torch
+
+from stage_worker.kernels import availability, reference, weight_blocks
+from stage_worker.kernels.availability import BLOCK_GEMM, FLASH_PREFILL, Needs
+from tests.kernel_inputs import CacheShape, Dice, distance, paged_cache, wide
+
+pytestmark = [
+    pytest.mark.gpu,
+    # FlashAttention-4 b36 and quack 0.6 use old names of cutlass-dsl 4.8, and it says so.
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:Argument aux_data:UserWarning"),
+]
+
+
+def load(name: str, needs: Needs, device: torch.device) -> types.ModuleType:
+    """Import a module of the kernels, or skip the test and say what is missing."""
+    reason = availability.why_not(needs, device)
+    if reason is not None:
+        pytest.skip(reason)
+    return importlib.import_module(f"stage_worker.kernels.{name}")
+
+
+@pytest.mark.parametrize("page_tokens", [64, 128])
+@pytest.mark.parametrize(("num_heads", "num_kv_heads", "head_dim"), [(8, 2, 128), (9, 3, 64)])
+def test_prefill_sees_prefix_and_chunk(
+    gpu: torch.device, page_tokens: int, num_heads: int, num_kv_heads: int, head_dim: int
+) -> None:
+    """Several chunks behind prefixes of other lengths, and one without: a bottom-right mask."""
+    flash_prefill = load("flash_prefill", FLASH_PREFILL, gpu)
+    dice = Dice(gpu)
+    row_counts, num_keys = (130, 1, 64, 200), (130, 300, 65, 1000)
+    shape = CacheShape(
+        num_kv_heads=num_kv_heads, head_dim=head_dim, page_tokens=page_tokens, num_keys=num_keys
+    )
+    cache, contexts = paged_cache(dice, shape)
+    for pages in (cache.k_PNKd, cache.v_PNKd):
+        pages.nan_to_num_(1e4)
+    contexts.page_table_Bp.clamp_(max=len(cache.k_PNKd) - 1)
+    q_THd = dice.normal(sum(row_counts), num_heads, head_dim)
+    begins = torch.tensor((0, *row_counts), dtype=torch.int32).cumsum(0, dtype=torch.int32)
+    rows = reference.QueryRows(begins_B1=begins.to(gpu), longest=max(row_counts))
+    out_THd = flash_prefill.paged_prefill(q_THd, rows, cache, contexts, head_dim**-0.5)
+    right_THd = reference.paged_prefill(wide(q_THd), rows, cache, contexts, head_dim**-0.5)
+    assert distance(out_THd, right_THd) < 0.01
+
+
+@pytest.mark.parametrize("num_rows", [1, 7, 130])
+def test_block_scaled_product(gpu: torch.device, num_rows: int) -> None:
+    """Our scales, in our layout, mean to DeepGEMM what they mean to us."""
+    block_gemm = load("block_gemm", BLOCK_GEMM, gpu)
+    quantise = load("quantise", availability.TRITON, gpu)
+    dice = Dice(gpu)
+    x_TK, weight_NK = dice.normal(num_rows, 512), dice.normal(384, 512)
+    values_TK = torch.empty_like(x_TK, dtype=torch.float8_e4m3fn)
+    scale_Tg = quantise.empty_scales(num_rows, 512, gpu)
+    quantise.quantise(x_TK, values_TK, scale_Tg)
+    values_NK, scale_ng = weight_blocks.quantise_blocks(weight_NK)
+    out_TN = dice.poison(num_rows, 384)
+    block_gemm.multiply(
+        block_gemm.ScaledRows(values_TK=values_TK, scale_Tg=scale_Tg),
+        block_gemm.ScaledBlocks(values_NK=values_NK, scale_ng=scale_ng),
+        out_TN,
+    )
+    weight_NK = weight_blocks.dequantise_blocks(values_NK, scale_ng)
+    right_TN = reference.dequantise(values_TK, scale_Tg).double() @ weight_NK.double().T
+    assert distance(out_TN, right_TN) < 0.01
