@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -97,7 +98,7 @@ def profiled(lines: list[dict[str, object]]) -> dict[str, object]:
 def health(port: int) -> int:
     """Ask grpc.health.v1."""
     with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
-        stub = health_pb2_grpc.HealthStub(channel)
+        stub: Any = health_pb2_grpc.HealthStub(channel)
         status: int = stub.Check(health_pb2.HealthCheckRequest(), timeout=5).status
         return status
 
