@@ -79,7 +79,7 @@ async def mesh(
 ) -> AsyncIterator[Mesh]:
     """Run a mesh of these stages while inside; settings are those of the scheduler.
 
-    The transport is the workers', and so are profiles, one a stage; without any nothing is measured.
+    The transport is the workers', and so are profiles, one a stage; without, nothing is measured.
     """
     given = {"page_size": PAGE_TOKENS, "chunked_prefill_size": CHUNK_TOKENS, **settings}
     scheduler_settings = SchedulerSettings(
