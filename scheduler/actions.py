@@ -22,7 +22,7 @@ class PlannedEntry:
     start: int
     num_tokens: int
     new_page_ids: tuple[int, ...]
-    """Pages that the row's table grows by; all of them in the row's first microbatch."""
+    """Pages that the row's table grows by, as far as this entry's last token needs them."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,9 @@ from chunkmesh.v1 import stage_pb2 as pb
 from chunkmesh.v1 import stage_pb2_grpc
 from scheduler import codec
 from scheduler.control_loop import ControlLoop
-from scheduler.registry import Refused
+from scheduler.latency_file import LatencyFile
+from scheduler.registry import Refused, WorkerHello
+from scheduler.stage_fit import StageFit, file_fit, profile_fit
 from scheduler.worker_stream import WorkerStream
 
 _log = structlog.get_logger(__name__)
@@ -24,18 +26,25 @@ _Context = grpc.aio.ServicerContext[pb.AttachRequest, pb.AttachResponse]
 class AttachService(stage_pb2_grpc.StageControlServicer):
     """Carries messages between workers and the control loop."""
 
-    def __init__(self, control_loop: ControlLoop) -> None:
-        """Serve one control loop."""
+    def __init__(self, control_loop: ControlLoop, latency_file: LatencyFile | None) -> None:
+        """Serve one control loop; what a file says of latencies goes before what workers measure.
+
+        The file covers the model's layers.
+        """
         self._loop = control_loop
+        self._latency_file = latency_file
 
     async def Attach(
         self, request_iterator: AsyncIterator[pb.AttachRequest], _context: _Context
     ) -> AsyncIterator[pb.AttachResponse]:
         """Take a worker in, then write its orders until either side ends."""
         messages = aiter(request_iterator)
-        hello = await _first(messages)
+        hello = codec.hello_from(await _first(messages))
+        workers = self._loop.workers
         try:
-            stream = self._loop.workers.attach(codec.hello_from(hello))
+            workers.registry.check(hello)
+            fit = await asyncio.to_thread(_fit, hello, self._latency_file)
+            stream = workers.attach(hello, fit)
         except Refused as refused:
             raise InvalidRequest(f"this worker is refused: {refused}") from refused
         reader = asyncio.create_task(self._read(stream, messages))
@@ -59,6 +68,15 @@ class AttachService(stage_pb2_grpc.StageControlServicer):
             _log.error("worker broke the protocol", worker=stream.worker_id, error=str(error))
         finally:
             self._loop.workers.lose_stream(stream, reason)
+
+
+def _fit(hello: WorkerHello, file: LatencyFile | None) -> StageFit:
+    """Find out what microbatches take on a worker; on a thread, for up to a second."""
+    if file is None:
+        return profile_fit(hello.layers, hello.profile)
+    if file.device != hello.device:
+        _log.warning("latency model is of another device", model=file.device, worker=hello.device)
+    return file_fit(file, hello.layers, hello.profile)
 
 
 async def _raise_bug(reader: asyncio.Task[None]) -> None:

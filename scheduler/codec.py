@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+
 import numpy as np
 
 from chunkmesh.errors import InvalidRequest, InvariantViolated
 from chunkmesh.layers import LayerRange
-from chunkmesh.logprobs import TokenLogprobs, from_message
+from chunkmesh.logprobs import TokenLogprobs
+from chunkmesh.logprobs_codec import from_message
 from chunkmesh.pages import TokenIds
 from chunkmesh.v1 import common_pb2
 from chunkmesh.v1 import stage_pb2 as pb
@@ -21,8 +24,13 @@ from scheduler.actions import (
     SendRelease,
     SendStore,
 )
+from scheduler.latency_fit import LatencyPoint
+from scheduler.latency_model import Work
 from scheduler.registry import SendConnect, SendJoin, WorkerHello
 from scheduler.timeline import AckTimes
+
+_MAX_PROFILE_POINTS = 512
+_MAX_PROFILE_ROWS = 4096
 
 
 def hello_from(message: pb.Hello) -> WorkerHello:
@@ -44,6 +52,10 @@ def hello_from(message: pb.Hello) -> WorkerHello:
         raise InvalidRequest(
             f"{len(message.layer_digests)} layer digests for {last - first} layers"
         )
+    if len(message.profile) > _MAX_PROFILE_POINTS:
+        raise InvalidRequest(
+            f"{len(message.profile)} profile points, at most {_MAX_PROFILE_POINTS}"
+        )
     return WorkerHello(
         worker_id=message.incarnation,
         protocol_version=message.protocol_version,
@@ -60,7 +72,32 @@ def hello_from(message: pb.Hello) -> WorkerHello:
         data_address=message.data_address,
         transport=message.transport,
         device=message.device,
+        profile=tuple(map(_point_from, message.profile)),
     )
+
+
+def _point_from(message: pb.ProfilePoint) -> LatencyPoint:
+    """Read a measured microbatch.
+
+    Raises:
+        InvalidRequest: it is neither a chunk nor decode rows, or took no time.
+    """
+    if bool(message.num_tokens) == bool(message.num_rows):
+        raise InvalidRequest(
+            f"a profile point has {message.num_tokens} tokens and {message.num_rows} decode rows,"
+            " must have one of both"
+        )
+    if not message.compute_us:
+        raise InvalidRequest("a profile point has no compute time")
+    if message.num_rows > _MAX_PROFILE_ROWS:
+        raise InvalidRequest(
+            f"a profile point has {message.num_rows} decode rows, at most {_MAX_PROFILE_ROWS}"
+        )
+    if message.num_rows:
+        work = Work.of_rows([message.row_tokens] * message.num_rows)
+    else:
+        work = Work.of_chunk(message.start, message.start + message.num_tokens)
+    return LatencyPoint(work=work, ms=message.compute_us / 1000)
 
 
 def join_order(
@@ -108,7 +145,7 @@ def microbatch_orders(action: SendMicrobatch, num_stages: int) -> list[pb.Attach
         orders[index].CopyFrom(middle)
     first, last = orders[0].microbatch, orders[-1].microbatch
     first.token_ids_le = _ids_le(action.token_ids)
-    last.sampling.extend(_sampling_row(sample) for sample in action.samples)
+    last.sampling.extend(_sampling_rows(action.samples))
     last.prompt_targets.extend(
         pb.PromptTargets(
             entry=targets.entry,
@@ -120,9 +157,25 @@ def microbatch_orders(action: SendMicrobatch, num_stages: int) -> list[pb.Attach
     return orders
 
 
+def _sampling_rows(samples: Sequence[PlannedSample]) -> Iterator[pb.SamplingRow]:
+    """Write the tokens to choose.
+
+    Samples of one entry have seen the same, and only the first tells it: counts of a long prompt,
+    once for each of many outputs, would outgrow a message.
+    """
+    told_entry: int | None = None
+    for sample in samples:
+        row = _sampling_row(sample)
+        if sample.seen is not None and sample.entry != told_entry:
+            row.seen_ids.extend(sample.seen.ids.tolist())
+            row.seen_counts.extend(sample.seen.counts.tolist())
+            told_entry = sample.entry
+        yield row
+
+
 def _sampling_row(sample: PlannedSample) -> pb.SamplingRow:
-    """Write one token to choose."""
-    sampling, seen = sample.sampling, sample.seen
+    """Write one token to choose, but not what it has seen."""
+    sampling = sample.sampling
     return pb.SamplingRow(
         entry=sample.entry,
         row=sample.row,
@@ -137,8 +190,6 @@ def _sampling_row(sample: PlannedSample) -> pb.SamplingRow:
         frequency_penalty=sampling.frequency_penalty,
         presence_penalty=sampling.presence_penalty,
         repetition_penalty=sampling.repetition_penalty,
-        seen_ids=() if seen is None else seen.ids.tolist(),
-        seen_counts=() if seen is None else seen.counts.tolist(),
         bias_ids=[token_id for token_id, _ in sampling.logit_bias],
         biases=[bias for _, bias in sampling.logit_bias],
         top_logprobs=sampling.top_logprobs,
@@ -192,6 +243,7 @@ def acked_from(ack: pb.Ack, stage: int) -> events.Acked:
             epoch=ack.epoch,
             stage=stage,
             seq_no=ack.seq_no,
+            compute_ms=ack.compute_us / 1000,
             sampled_ids=tuple(ack.sampled_ids),
             without_choice=tuple(ack.without_choice),
             sampled_logprobs=tuple(map(_logprobs_from, ack.sampled_logprobs)),

@@ -77,7 +77,7 @@ def tell_prompt(request: Request, start: int, logprobs: TokenLogprobs) -> list[P
     if num_known >= len(logprobs):
         return []
     if num_known > 0:
-        start, logprobs = start + num_known, logprobs.behind(num_known)
+        start, logprobs = start + num_known, logprobs[num_known:]
     request.num_prompt_logprobs += len(logprobs)
     return [PromptLogprobs(request_id=request.request_id, start=start, logprobs=logprobs)]
 

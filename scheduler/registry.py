@@ -14,6 +14,7 @@ from enum import Enum
 
 from chunkmesh import PROTOCOL_VERSION
 from chunkmesh.layers import LayerRange, check_tiling
+from scheduler.latency_fit import LatencyPoint
 
 _FORMING_S = 15.0
 """Time for a route to form; dialling a dead --peer first is part of it."""
@@ -40,6 +41,8 @@ class WorkerHello:
     data_address: str
     transport: str
     device: str
+    profile: tuple[LatencyPoint, ...] = ()
+    """What it measured of its layers; empty if it did not."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,7 +132,7 @@ class Registry:
         Raises:
             Refused: it does not fit this mesh; nothing has changed.
         """
-        self._check(hello)
+        self.check(hello)
         self.workers[hello.worker_id] = hello
         return self._form(now_s)
 
@@ -201,8 +204,12 @@ class Registry:
         digests += [digest for stage in stages for digest in stage.layer_digests]
         return hashlib.sha256(b"".join(digests)).digest()
 
-    def _check(self, hello: WorkerHello) -> None:
-        """Raise Refused unless the worker fits the model and the workers already here."""
+    def check(self, hello: WorkerHello) -> None:
+        """Look whether a worker fits the model and the workers already here.
+
+        Raises:
+            Refused: it does not.
+        """
         if hello.protocol_version != PROTOCOL_VERSION:
             raise Refused(
                 f"protocol version {hello.protocol_version}, this scheduler speaks "
@@ -301,11 +308,17 @@ def _check_agree(hello: WorkerHello, other: WorkerHello) -> None:
             f"layers {mine} partly overlap layers {theirs} of an attached worker: "
             "ranges must be the same or apart"
         )
-    for name in ("dtype", "hidden_size", "config_digest", "transport"):
-        if getattr(hello, name) != getattr(other, name):
+    for name in ("dtype", "hidden_size", "transport"):
+        mine_has, theirs_has = getattr(hello, name), getattr(other, name)
+        if mine_has != theirs_has:
             raise Refused(
-                f"its {name.replace('_', ' ')} differs from that of the worker with layers "
-                f"{theirs}: start both with the same model and settings"
+                f"its {name.replace('_', ' ')} is {mine_has}, that of the worker with layers "
+                f"{theirs} is {theirs_has}: start both with the same model and settings"
             )
+    if hello.config_digest != other.config_digest:
+        raise Refused(
+            f"its config.json says something else than that of the worker with layers {theirs}: "
+            "start both with the same model"
+        )
     if mine == theirs and hello.layer_digests != other.layer_digests:
         raise Refused(f"its weights of layers {mine} differ from those of an attached worker")

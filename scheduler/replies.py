@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 
-from chunkmesh.logprobs import TokenLogprobs, join, to_message
+from chunkmesh.logprobs import TokenLogprobs, join
+from chunkmesh.logprobs_codec import to_message
 from chunkmesh.v1 import common_pb2
 from chunkmesh.v1 import generation_pb2 as pb
 from scheduler.actions import Finished, Progress, PromptLogprobs
@@ -78,13 +79,8 @@ def prompt_parts(news: list[PromptLogprobs]) -> Iterator[pb.PromptLogprobs]:
     joined = join([part.logprobs for part in news])
     per_message = MAX_PROMPT_PART_BYTES // _row_bytes(joined)
     for first in range(0, len(joined), per_message):
-        rows = slice(first, first + per_message)
-        part = TokenLogprobs(
-            logprobs_T=joined.logprobs_T[rows],
-            top_ids_Tk=joined.top_ids_Tk[rows],
-            top_logprobs_Tk=joined.top_logprobs_Tk[rows],
-        )
-        yield pb.PromptLogprobs(start=news[0].start + first, logprobs=to_message(part))
+        part = to_message(joined[first : first + per_message])
+        yield pb.PromptLogprobs(start=news[0].start + first, logprobs=part)
 
 
 def _row_bytes(logprobs: TokenLogprobs) -> int:

@@ -6,12 +6,14 @@ import asyncio
 import contextlib
 import dataclasses
 from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 
 import structlog
 from pydantic import JsonValue
 
 from chunkmesh import __version__, grpc_client, side_door
 from chunkmesh.address import HostPort
+from chunkmesh.errors import ConfigError
 from chunkmesh.grpc_server import GrpcServer
 from chunkmesh.side_door import Readiness
 from chunkmesh.v1 import generation_pb2_grpc, stage_pb2_grpc
@@ -21,9 +23,11 @@ from scheduler.engine_config import EngineConfig
 from scheduler.generation_service import GenerationService
 from scheduler.hicache_client import HiCacheClient
 from scheduler.intake import Intake
+from scheduler.latency_file import LatencyFile, parse_latency_file
 from scheduler.model_files import ModelFiles, read_model_files
 from scheduler.server_info import ServedModel
 from scheduler.settings import SchedulerSettings
+from scheduler.stage_fit import check_covers
 from scheduler.tokenizer import Tokenizer
 from scheduler.validation import Door
 
@@ -55,15 +59,13 @@ async def running(settings: SchedulerSettings) -> AsyncIterator[RunningScheduler
     """Run a scheduler while inside; on leaving, running requests get drain_timeout to end.
 
     Raises:
-        ConfigError: the model folder or an address does not do.
+        ConfigError: the model folder, the latency model or an address does not do.
     """
     files = read_model_files(settings.model_path)
+    latency_file = _latency_file(settings.latency_model, files.num_layers)
     context_length = settings.context_length or files.context_length
     async with contextlib.AsyncExitStack() as stack:
-        hicache = None
-        if settings.hicache_url is not None:
-            channel = grpc_client.channel(settings.hicache_url)
-            hicache = HiCacheClient(await stack.enter_async_context(channel))
+        hicache = await _hicache(settings, stack)
         users = GrpcServer("chunkmesh.v1.Generation")
 
         def on_ready(ready: bool) -> None:
@@ -82,7 +84,9 @@ async def running(settings: SchedulerSettings) -> AsyncIterator[RunningScheduler
         )
         internal = GrpcServer("chunkmesh.v1.StageControl")
         generation_pb2_grpc.add_GenerationServicer_to_server(service, users.server)
-        stage_pb2_grpc.add_StageControlServicer_to_server(AttachService(loop), internal.server)
+        stage_pb2_grpc.add_StageControlServicer_to_server(
+            AttachService(loop, latency_file), internal.server
+        )
         internal_address = await stack.enter_async_context(
             internal.listening(settings.listen("internal_port"), grace_s=_ATTACH_GRACE_S)
         )
@@ -111,6 +115,16 @@ async def running(settings: SchedulerSettings) -> AsyncIterator[RunningScheduler
         await _drain(loop, settings.drain_timeout)
 
 
+async def _hicache(
+    settings: SchedulerSettings, stack: contextlib.AsyncExitStack
+) -> HiCacheClient | None:
+    """Reach for the prefix cache while stack is open; None without one."""
+    if settings.hicache_url is None:
+        return None
+    channel = grpc_client.channel(settings.hicache_url)
+    return HiCacheClient(await stack.enter_async_context(channel))
+
+
 def _control_loop(
     settings: SchedulerSettings,
     files: ModelFiles,
@@ -135,6 +149,24 @@ def _control_loop(
         worker_timeout_s=settings.worker_timeout,
         on_ready=on_ready,
     )
+
+
+def _latency_file(path: Path | None, num_layers: int) -> LatencyFile | None:
+    """Read --latency-model, if it is given.
+
+    Raises:
+        ConfigError: it cannot be read, or is not of this model's layers.
+    """
+    if path is None:
+        return None
+    name = f"--latency-model {path}"
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{name}: {error}") from error
+    file = parse_latency_file(text, name=name)
+    check_covers(file, num_layers, name=name)
+    return file
 
 
 def _intake(files: ModelFiles, context_length: int) -> Intake:

@@ -11,6 +11,7 @@ from chunkmesh.v1 import generation_pb2 as pb
 from scheduler.control_loop import ControlLoop
 from scheduler.model_files import ModelFiles
 from scheduler.registry import Registry, WorkerHello
+from scheduler.stage_fit import StageFit
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +60,7 @@ def server_info(loop: ControlLoop, *, cache_fault: str) -> pb.GetServerInfoRespo
         cache_fault=cache_fault,
         version=__version__,
         num_preemptions=now.num_preemptions,
+        fits=[] if reason else map(_fit, loop.workers.fits),
     )
 
 
@@ -77,6 +79,18 @@ def _worker(hello: WorkerHello, registry: Registry) -> pb.WorkerInfo:
         transport, rtt_us = registry.links[hello.worker_id]
         info.outbound.CopyFrom(pb.LinkInfo(transport=transport, rtt_us=rtt_us))
     return info
+
+
+def _fit(fit: StageFit) -> pb.StageFit:
+    """Describe how well a stage's latency is known."""
+    return pb.StageFit(
+        layers=_layers(fit.layers),
+        median_error=fit.median_error or 0.0,
+        p90_error=fit.p90_error or 0.0,
+        refused=fit.refused or "",
+        source=fit.source or "",
+        terms=None if fit.latency is None else pb.LatencyTerms(**dataclasses.asdict(fit.latency)),
+    )
 
 
 def _layers(layers: LayerRange) -> common_pb2.LayerRange:

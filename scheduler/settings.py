@@ -51,6 +51,9 @@ class SchedulerSettings(Settings):
     """Most requests that wait; more are refused with RESOURCE_EXHAUSTED."""
     max_outstanding_stores: Annotated[int, Field(ge=0)] = 64
     """Most stores of pages under way; more are dropped, and with 0 nothing is stored."""
+    latency_model: Path | None = None
+    """File of stage latencies to plan with instead of what workers measure; `chunkmesh status
+    --save-latency-model` writes one."""
     load_timeout: Annotated[float, Field(gt=0)] = 10.0
     """Seconds that a request waits for cached pages before it recomputes them."""
     worker_timeout: Annotated[float, Field(gt=0)] = 3.0

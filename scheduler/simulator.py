@@ -1,8 +1,8 @@
 """The engine on a fake clock: what a route would do, without one. Pure.
 
-Stages are clocks that work first in, first out: a microbatch begins on a stage when the stage is
-free and its activation has arrived. The engine is the one that drives the live pipeline, so a
-simulated plan is the plan that would run.
+Stages and the links between them are clocks that work first in, first out: a microbatch begins on
+a stage when the stage is free and its activation has arrived. The engine is the one that drives the
+live pipeline, so a simulated plan is the plan that would run.
 
 Source: discrete-event simulation, https://en.wikipedia.org/wiki/Discrete-event_simulation
 """
@@ -32,7 +32,7 @@ class StageTimes(Protocol):
         ...
 
     def send_s(self, stage: int, microbatch: SendMicrobatch) -> float:
-        """Return how long its activation travels to the next stage."""
+        """Return how long its activation keeps the link to the next stage busy."""
         ...
 
 
@@ -126,13 +126,26 @@ class Arrival:
 class Simulator:
     """Runs an engine against stages that only take time."""
 
-    def __init__(self, engine: Engine, route: RouteFormed, times: StageTimes) -> None:
-        """Form the route at time 0; the engine must be fresh, and store nothing."""
+    def __init__(
+        self,
+        engine: Engine,
+        route: RouteFormed,
+        times: StageTimes,
+        *,
+        link_latency_s: float = 0.0,
+    ) -> None:
+        """Form the route at time 0; the engine must be fresh, and store nothing.
+
+        Activations arrive link_latency_s after their link has sent them.
+        """
         self._engine = engine
         self._times = times
+        self._link_latency_s = link_latency_s
         self._epoch = route.epoch
         self._free_s = [0.0] * route.num_stages
         """When each stage is done with all that it was sent."""
+        self._link_free_s = [0.0] * route.num_stages
+        """When each stage's link to the next has sent all that it was given."""
         self._events: list[tuple[float, int, Event]] = []
         """A heap: what the engine will hear, and when; equal times in the order of their making."""
         self._order = itertools.count()
@@ -181,7 +194,7 @@ class Simulator:
             start_s = max(free_s, arrived_s)
             end_s = start_s + self._times.compute_s(stage, microbatch)
             is_last = stage == len(self._free_s) - 1
-            arrived_s = end_s if is_last else end_s + self._times.send_s(stage, microbatch)
+            arrived_s = end_s if is_last else self._cross(stage, microbatch, end_s)
             spans.append(StageSpan(ready_s=free_s, start_s=start_s, end_s=end_s, sent_s=arrived_s))
             self._free_s[stage] = end_s
             sampled_ids = (OUTPUT_ID,) * len(microbatch.samples) if is_last else ()
@@ -193,3 +206,9 @@ class Simulator:
             )
             self._push(end_s, acked)
         self._microbatches.append(SimulatedMicrobatch(microbatch=microbatch, spans=tuple(spans)))
+
+    def _cross(self, stage: int, microbatch: SendMicrobatch, end_s: float) -> float:
+        """Return when the next stage has an activation that a stage is done with at end_s."""
+        sent_s = max(end_s, self._link_free_s[stage]) + self._times.send_s(stage, microbatch)
+        self._link_free_s[stage] = sent_s
+        return sent_s + self._link_latency_s

@@ -17,6 +17,7 @@ import structlog
 from chunkmesh.pages import Namespace
 from chunkmesh.v1 import stage_pb2 as pb
 from scheduler import codec, events
+from scheduler.fit_report import tell_fits
 from scheduler.registry import (
     Decision,
     Registry,
@@ -26,6 +27,7 @@ from scheduler.registry import (
     SendJoin,
     WorkerHello,
 )
+from scheduler.stage_fit import StageFit, pipeline_latency
 from scheduler.timeline import Timeline
 from scheduler.worker_stream import WorkerStream
 
@@ -50,6 +52,8 @@ class Workers:
         rope: str,
     ) -> None:
         """Start without workers."""
+        self.fits: tuple[StageFit, ...] = ()
+        """Of the stages of the route that stands or stood last."""
         self.registry = registry
         self.namespace: Namespace | None = None
         """Of the route that stands or stood last."""
@@ -59,6 +63,8 @@ class Workers:
         self._max_microbatch_tokens = max_microbatch_tokens
         self._rope = rope
         self._streams: dict[str, WorkerStream] = {}
+        self._fits: dict[str, StageFit] = {}
+        """Of attached workers."""
         self._looked_s = time.monotonic()
         """When look_at_clock was last called."""
 
@@ -73,8 +79,8 @@ class Workers:
         """Return the parent of the first pages of a salt; None before the first route."""
         return None if self.namespace is None else self.namespace.digest(cache_salt=cache_salt)
 
-    def attach(self, hello: WorkerHello) -> WorkerStream:
-        """Take in a worker.
+    def attach(self, hello: WorkerHello, fit: StageFit) -> WorkerStream:
+        """Take in a worker whose latency is known by fit.
 
         Raises:
             Refused: it does not fit this mesh.
@@ -84,6 +90,7 @@ class Workers:
         decisions = self.registry.attach(hello, now_s)
         stream = WorkerStream(worker_id=hello.worker_id, last_heard_s=now_s)
         self._streams[hello.worker_id] = stream
+        self._fits[hello.worker_id] = fit
         _log.info("worker attached", worker=hello.worker_id, layers=str(hello.layers))
         self._decide(decisions)
         return stream
@@ -93,6 +100,7 @@ class Workers:
         stream = self._streams.pop(worker_id, None)
         if stream is None:
             return
+        self._fits.pop(worker_id)
         layers = self.registry.workers[worker_id].layers
         _log.warning("worker lost", worker=worker_id, layers=str(layers), reason=reason)
         stream.give_up(reason)
@@ -230,8 +238,15 @@ class Workers:
         num_stages = len(route.worker_ids)
         _log.info("route stands", epoch=route.epoch, stages=num_stages, pages=route.num_pages)
         self.timeline = Timeline(num_stages=num_stages, max_microbatches=_MAX_TIMELINE)
+        self.fits = tuple(self._fits[worker_id] for worker_id in route.worker_ids)
+        tell_fits(self.fits)
         self._on_event(
-            events.RouteFormed(epoch=route.epoch, num_stages=num_stages, num_pages=route.num_pages)
+            events.RouteFormed(
+                epoch=route.epoch,
+                num_stages=num_stages,
+                num_pages=route.num_pages,
+                latency=pipeline_latency(self.fits),
+            )
         )
 
     def _send(self, worker_id: str, order: pb.AttachResponse) -> None:

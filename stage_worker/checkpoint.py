@@ -16,7 +16,7 @@ import safetensors
 import torch
 
 from chunkmesh.errors import ConfigError
-from stage_worker.tensor_specs import TensorSpec, layer_of
+from stage_worker.tensor_specs import TensorSpec, is_unknown, layer_of
 
 _INDEX = "model.safetensors.index.json"
 _SINGLE = "model.safetensors"
@@ -86,8 +86,12 @@ class Checkpoint:
             return None
         return _STORED_DTYPES.get(file.get_slice(spec.name).get_dtype())
 
+    def holds(self, spec: TensorSpec) -> bool:
+        """Say whether the index, or the only file, names a tensor."""
+        return spec.name in self._file_of
+
     def check_accounted(self, expected: frozenset[str], first_layer: int, last_layer: int) -> None:
-        """Refuse tensors of layers [first, last) that nobody reads, and tensors held twice.
+        """Refuse tensors of layers [first, last) or of none that nobody reads, or held twice.
 
         Looks into the files opened so far and into the index.
 
@@ -96,7 +100,8 @@ class Checkpoint:
         """
         for name, file_name in self._all_names():
             layer = layer_of(name)
-            if layer is None or not first_layer <= layer < last_layer:
+            is_own = layer is not None and first_layer <= layer < last_layer
+            if not (is_own or name in expected or is_unknown(name)):
                 continue
             if name not in expected:
                 raise ConfigError(f"tensor {name} in {file_name} is not part of this architecture")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 import torch
 
@@ -11,6 +13,7 @@ from chunkmesh.page_record import PageFormat
 from chunkmesh.token_counts import TokenCounts
 from chunkmesh.v1 import common_pb2
 from chunkmesh.v1 import stage_pb2 as pb
+from stage_worker.identity import Identity
 from stage_worker.orders import (
     Entry,
     Microbatch,
@@ -20,6 +23,7 @@ from stage_worker.orders import (
     StorePage,
 )
 from stage_worker.page_io import LoadResult, StoreResult
+from stage_worker.profile_plan import ProfilePoint
 from stage_worker.stage import StageDescription
 
 DTYPES = {
@@ -29,19 +33,13 @@ DTYPES = {
 }
 
 
-def hello_message(
-    description: StageDescription,
-    *,
-    incarnation: str,
-    kv_capacity_tokens: int,
-    data_address: str,
-    transport: str,
-) -> pb.AttachRequest:
+def hello_message(identity: Identity, *, data_address: str, transport: str) -> pb.AttachRequest:
     """Write the first message of a stream."""
+    description = identity.description
     return pb.AttachRequest(
         hello=pb.Hello(
             protocol_version=PROTOCOL_VERSION,
-            incarnation=incarnation,
+            incarnation=identity.incarnation,
             layers=common_pb2.LayerRange(
                 first=description.first_layer, last=description.last_layer
             ),
@@ -53,11 +51,26 @@ def hello_message(
             dtype=DTYPES[description.dtype],
             hidden_size=description.hidden_size,
             kv_bytes_per_token=description.kv_bytes_per_token,
-            kv_capacity_tokens=kv_capacity_tokens,
+            kv_capacity_tokens=identity.kv_capacity_tokens,
             data_address=data_address,
             transport=transport,
             device=description.device,
+            profile=map(_profile_point, identity.profile),
         )
+    )
+
+
+def _profile_point(point: ProfilePoint) -> pb.ProfilePoint:
+    """Write a measured microbatch."""
+    shape = point.shape
+    if shape.num_rows:
+        return pb.ProfilePoint(
+            num_rows=shape.num_rows,
+            row_tokens=shape.prefix_tokens + 1,
+            compute_us=point.compute_us,
+        )
+    return pb.ProfilePoint(
+        start=shape.prefix_tokens, num_tokens=shape.chunk_tokens, compute_us=point.compute_us
     )
 
 
@@ -86,7 +99,7 @@ def microbatch_from(message: pb.Microbatch) -> Microbatch:
         seq_no=message.seq_no,
         entries=entries,
         token_ids=token_ids,
-        sampling=tuple(map(_sampling_row, message.sampling)),
+        sampling=_sampling_rows(message.sampling),
         prompt_targets=tuple(
             PromptTargets(
                 entry=targets.entry,
@@ -98,7 +111,19 @@ def microbatch_from(message: pb.Microbatch) -> Microbatch:
     )
 
 
-def _sampling_row(row: pb.SamplingRow) -> SamplingRow:
+def _sampling_rows(rows: Iterable[pb.SamplingRow]) -> tuple[SamplingRow, ...]:
+    """Read the tokens to choose; what the first row of an entry has seen, its others have too."""
+    seen: dict[int, TokenCounts] = {}
+    for row in rows:
+        if row.seen_ids:
+            seen[row.entry] = TokenCounts(
+                ids=np.array(row.seen_ids, dtype=np.uint32),
+                counts=np.array(row.seen_counts, dtype=np.uint32),
+            )
+    return tuple(_sampling_row(row, seen.get(row.entry)) for row in rows)
+
+
+def _sampling_row(row: pb.SamplingRow, seen: TokenCounts | None) -> SamplingRow:
     """Read one token to choose."""
     return SamplingRow(
         entry=row.entry,
@@ -111,23 +136,17 @@ def _sampling_row(row: pb.SamplingRow) -> SamplingRow:
         top_k=row.top_k,
         min_p=row.min_p,
         forbidden_ids=tuple(row.forbidden_ids),
-        penalties=_penalties(row),
+        penalties=_penalties(row, seen),
         logit_bias=tuple(zip(row.bias_ids, row.biases, strict=True)),
         top_logprobs=row.top_logprobs if row.HasField("top_logprobs") else None,
     )
 
 
-def _penalties(row: pb.SamplingRow) -> Penalties | None:
+def _penalties(row: pb.SamplingRow, seen: TokenCounts | None) -> Penalties | None:
     """Read a row's penalties; None if they change nothing."""
     penalties = (row.frequency_penalty, row.presence_penalty, row.repetition_penalty)
     if penalties == (0.0, 0.0, 1.0):
         return None
-    seen = None
-    if row.seen_ids:
-        seen = TokenCounts(
-            ids=np.array(row.seen_ids, dtype=np.uint32),
-            counts=np.array(row.seen_counts, dtype=np.uint32),
-        )
     return Penalties(
         frequency=row.frequency_penalty,
         presence=row.presence_penalty,

@@ -14,13 +14,21 @@ from collections.abc import Callable
 from typing import assert_never
 
 from chunkmesh.errors import LinkError
-from chunkmesh.logprobs import to_message
+from chunkmesh.logprobs_codec import to_message
 from chunkmesh.transports.base import Activation
 from chunkmesh.transports.slots import InboundSlots, OutboundSlots
 from chunkmesh.v1 import stage_pb2 as pb
 from stage_worker.orders import Microbatch
 from stage_worker.page_io import PageIO
 from stage_worker.stage import Stage
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class UseStage:
+    """Let somebody else use the stage for a while, before the first epoch."""
+
+    run: Callable[[Stage], object]
+    """Called on the compute thread."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +81,7 @@ class Stop:
 
 
 _STOP_S = 10.0
-Order = BeginEpoch | UseLinks | Microbatch | UseLoad | CopyPages | ForgetRow | Stop
+Order = UseStage | BeginEpoch | UseLinks | Microbatch | UseLoad | CopyPages | ForgetRow | Stop
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,6 +133,8 @@ class Compute:
     def _obey(self, order: Order) -> None:
         """Carry out one order."""
         match order:
+            case UseStage():
+                order.run(self._stage)
             case BeginEpoch():
                 self._stage.allocate(num_pages=order.num_pages, page_tokens=order.page_tokens)
                 self._epoch = order.epoch
@@ -136,12 +146,8 @@ class Compute:
                 self._run_microbatch(order)
             case UseLoad():
                 self._use_load(order)
-            case CopyPages():
-                if self._epoch is not None:
-                    self._stage.copy_pages(order.source_ids, order.target_ids)
-            case ForgetRow():
-                if self._epoch is not None:
-                    self._stage.release(order.row)
+            case CopyPages() | ForgetRow():
+                self._copy_or_forget(order)
             case Stop():
                 pass
             case _:
@@ -195,6 +201,15 @@ class Compute:
                 without_choice=output.without_choice,
             )
         )
+
+    def _copy_or_forget(self, order: CopyPages | ForgetRow) -> None:
+        """Copy pages or forget a row, in an epoch."""
+        if self._epoch is None:
+            return
+        if isinstance(order, CopyPages):
+            self._stage.copy_pages(order.source_ids, order.target_ids)
+        else:
+            self._stage.release(order.row)
 
     def _use_load(self, order: UseLoad) -> None:
         """Copy loaded pages into the pool."""

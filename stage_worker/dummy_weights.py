@@ -37,6 +37,10 @@ class DummyWeights:
         """Return the type of what read returns."""
         return torch.float32
 
+    def holds(self, spec: TensorSpec) -> bool:  # noqa: ARG002 a Checkpoint's
+        """Hold no head besides the one that is asked for."""
+        return False
+
     def check_accounted(self, expected: frozenset[str], first_layer: int, last_layer: int) -> None:
         """Do nothing: only what is asked for exists."""
 

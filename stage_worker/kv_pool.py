@@ -79,7 +79,8 @@ class KvPool:
             -1, heads, self.shape.num_pages, self.shape.page_tokens * head_dim
         )
         dense = paged.index_select(2, page_index_P).view(len(paged), 1, heads, -1, head_dim)
-        return dense[0, :, :, tokens], dense[-1, :, :, tokens]
+        k_1HnD = dense[0, :, :, tokens]
+        return k_1HnD, k_1HnD if len(dense) == 1 else dense[1, :, :, tokens]
 
     def copy_pages(self, source_ids: Sequence[int], target_ids: Sequence[int]) -> None:
         """Copy whole pages, in all layers; no target is a source."""

@@ -169,7 +169,11 @@ def _windows(raw: Fields, architecture: Architecture) -> tuple[int | None, ...]:
         first = count(raw, "max_window_layers", default=28, least=0)
         return tuple(window if layer >= first else None for layer in range(num_layers))
     known = {"full_attention": None, "sliding_attention": window}
-    if len(types) != num_layers or not known.keys() >= set(types):
+    if (
+        not isinstance(types, list)
+        or len(types) != num_layers
+        or not all(isinstance(kind, str) and kind in known for kind in types)
+    ):
         raise ConfigError(f"layer_types={types!r} must name {', '.join(known)} for each layer")
     return tuple(known[kind] for kind in types)
 

@@ -72,6 +72,7 @@ class ModelStage:
         )
         if self._pool is None or self._pool.shape != shape:
             self._pool = None  # frees the old one first
+            self._workspace = Workspace(self._config, self.description.dtype)
             layers = slice(self.description.first_layer, self.description.last_layer)
             windows = self._config.windows[layers]
             self._pool = KvPool(shape, self.description.dtype, windows)
@@ -86,8 +87,7 @@ class ModelStage:
         """Run one microbatch; see Stage.forward for the tensors.
 
         Raises:
-            InvariantViolated: the order does not fit this stage, its pages or its vocabulary, or
-                the logits are no numbers.
+            InvariantViolated: the order does not fit this stage, its pages or its vocabulary.
         """
         plan = plan_batch(microbatch, self._tables)
         buffers = self._workspace.rows(microbatch.num_tokens)

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from chunkmesh import __version__, side_door
+from chunkmesh.cache_folder import user_cache_folder
 from chunkmesh.grpc_server import GrpcServer
 from chunkmesh.kv_store import KvStore
 from chunkmesh.side_door import Readiness
@@ -18,6 +19,7 @@ from chunkmesh.transports.create import create
 from stage_worker.model_stage import load_stage
 from stage_worker.settings import WorkerSettings
 from stage_worker.stage import Stage
+from stage_worker.start_profile import KeptProfile, profile_limits
 from stage_worker.worker import Worker
 
 _IO_THREADS = 2
@@ -31,6 +33,8 @@ class _Progress:
 
     loaded: float = 0.0
     """Share of the weights that is loaded, 0 <= loaded <= 1."""
+    profile: KeptProfile | None = None
+    """What is measured after that, if it is."""
     serving: bool = False
     """Whether this worker is a connected stage of a route."""
 
@@ -41,6 +45,9 @@ class _Progress:
         if self.loaded < 1:
             reason = "weights are being loaded"
             return Readiness(ready=False, state="loading", reason=reason, progress=self.loaded)
+        profiling = self.profile.readiness() if self.profile is not None else None
+        if profiling is not None:
+            return profiling
         reason = "loaded, but no route stands"
         return Readiness(ready=False, state="waiting", reason=reason, progress=1.0)
 
@@ -80,7 +87,8 @@ async def serve(settings: WorkerSettings, stop: asyncio.Event) -> None:
             peer=None if settings.peer is None else str(settings.peer),
             on_ready=on_ready,
         )
-        await _until(stop, worker.run(settings.scheduler))
+        progress.profile = _profile(settings, stage)
+        await _until(stop, worker.run(settings.scheduler, progress.profile))
 
 
 async def _until(stop: asyncio.Event, work: Coroutine[Any, Any, None]) -> None:
@@ -102,6 +110,20 @@ def _stores(settings: WorkerSettings) -> list[KvStore]:
     if settings.redis_url is None:
         return []
     return [KvStore(settings.redis_url) for _ in range(_IO_THREADS)]
+
+
+def _profile(settings: WorkerSettings, stage: Stage) -> KeptProfile | None:
+    """Prepare to measure the stage, unless that is off."""
+    if settings.profile == "off":
+        return None
+    limits = profile_limits(
+        device=stage.description.device,
+        tokens=settings.profile_tokens,
+        kv_capacity_tokens=settings.max_total_tokens,
+        timeout_s=settings.profile_timeout,
+    )
+    folder = settings.profile_dir or user_cache_folder() / "chunkmesh" / "profiles"
+    return KeptProfile(limits, folder=folder, threads=settings.threads)
 
 
 def _load(settings: WorkerSettings, progress: _Progress) -> Stage:

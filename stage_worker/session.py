@@ -7,7 +7,6 @@ threads at once; forming links is a task of its own, so that a slow peer blocks 
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any
@@ -20,26 +19,14 @@ from chunkmesh.v1 import stage_pb2 as pb
 from chunkmesh.v1 import stage_pb2_grpc
 from stage_worker import codec
 from stage_worker.compute import BeginEpoch, Compute, CopyPages, ForgetRow, UseLinks, UseLoad
+from stage_worker.identity import Identity
 from stage_worker.links import Links
 from stage_worker.page_io import PageIO
-from stage_worker.stage import StageDescription
 
 _log = structlog.get_logger(__name__)
 HEARTBEAT_S = 0.25
 _FORMING_S = 60.0
 """Time for pool and links; the scheduler gives up sooner and sends a new Join."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Identity:
-    """What a worker says of itself in every stream."""
-
-    incarnation: str
-    """Random, new at every process start."""
-    description: StageDescription
-    kv_capacity_tokens: int
-    peer: str | None
-    """Preferred address of the next stage."""
 
 
 class Session:
@@ -123,9 +110,7 @@ class Session:
     def _hello(self) -> pb.AttachRequest:
         """Say who this is."""
         return codec.hello_message(
-            self._identity.description,
-            incarnation=self._identity.incarnation,
-            kv_capacity_tokens=self._identity.kv_capacity_tokens,
+            self._identity,
             data_address=self._transport.address,
             transport=self._transport.name,
         )

@@ -51,6 +51,15 @@ class WorkerSettings(Settings):
     """Element type of weights, activations and KV; auto is what config.json declares."""
     load_format: Literal["auto", "dummy"] = "auto"
     """auto reads the folder's weights; dummy makes random ones of config.json, to measure."""
+    profile: Literal["auto", "off"] = "auto"
+    """auto measures what microbatches take before the worker serves, so that chunks can be planned;
+    the next start finds it on disk. off measures nothing."""
+    profile_timeout: Annotated[float, Field(gt=0, le=3600)] = 20.0
+    """Most seconds that this may take."""
+    profile_tokens: Annotated[int, Field(ge=1, le=1 << 20)] | None = None
+    """Longest chunk to measure, in tokens; 256 on a CPU and 8192 elsewhere if not given."""
+    profile_dir: Path | None = None
+    """Folder that keeps profiles; chunkmesh/profiles in the user's cache if not given."""
 
     @property
     def data_address(self) -> HostPort:

@@ -11,6 +11,8 @@ import re
 from stage_worker.latent_config import LatentConfig
 from stage_worker.model_config import ModelConfig
 
+_EMBEDDING, _NORM, _HEAD = "model.embed_tokens.weight", "model.norm.weight", "lm_head.weight"
+_OUTSIDE_LAYERS = frozenset({_EMBEDDING, _NORM, _HEAD, "model.rotary_emb.inv_freq"})
 _LAYER = re.compile(r"model\.layers\.(\d+)\.(.+)")
 _DERIVED = frozenset({"self_attn.rotary_emb.inv_freq"})  # written by old tools; follows from config
 
@@ -107,16 +109,22 @@ def _gated(config: ModelConfig, inner: int, prefix: str, block: str) -> Shapes:
 def embedding_spec(config: ModelConfig) -> TensorSpec:
     """Return the token embedding."""
     shape = (config.vocab_size, config.hidden_size)
-    return TensorSpec(role="embedding", name="model.embed_tokens.weight", shape=shape)
+    return TensorSpec(role="embedding", name=_EMBEDDING, shape=shape)
 
 
-def head_specs(config: ModelConfig) -> tuple[TensorSpec, TensorSpec]:
+def head_specs(config: ModelConfig, *, tied: bool) -> tuple[TensorSpec, TensorSpec]:
     """Return the final norm and the output head, which is the embedding where they are tied."""
-    norm = TensorSpec(role="final_norm", name="model.norm.weight", shape=(config.hidden_size,))
+    norm = TensorSpec(role="final_norm", name=_NORM, shape=(config.hidden_size,))
     embedding = embedding_spec(config)
-    if config.tie_word_embeddings:
+    if tied:
         return norm, dataclasses.replace(embedding, role="head")
-    return norm, TensorSpec(role="head", name="lm_head.weight", shape=embedding.shape)
+    return norm, TensorSpec(role="head", name=_HEAD, shape=embedding.shape)
+
+
+def is_unknown(name: str) -> bool:
+    """Say whether a tensor belongs to no layer and is none that models have besides."""
+    plain = name.removesuffix("_scale_inv")
+    return _LAYER.fullmatch(name) is None and plain not in _OUTSIDE_LAYERS
 
 
 def layer_of(name: str) -> int | None:

@@ -72,7 +72,7 @@ def load_weights(
     is_first, is_last = layers.start == 0, layers.stop == config.num_layers
     num_parts = len(layers) + is_first + is_last
     if load_format == "dummy":
-        _log.warning("dummy_weights", model_path=str(model_path))
+        _log.warning("dummy weights", model_path=str(model_path))
     with _open(model_path, load_format) as checkpoint:
         reader = _Reader(checkpoint, dtype, config.fp8_block)
         embedding = reader.embedding(config) if is_first else None
@@ -81,11 +81,10 @@ def load_weights(
         for layer in layers:
             loaded.append(reader.layer(config, layer))
             progress(is_first + len(loaded), num_parts)
-        shared = embedding[0] if embedding and config.tie_word_embeddings else None
-        head = reader.head(config, shared) if is_last else None
+        head = reader.head(config, embedding[0] if embedding else None) if is_last else None
         checkpoint.check_accounted(frozenset(reader.names), layers.start, layers.stop)
         if is_last and (beyond := checkpoint.layers_from(config.num_layers)):
-            _log.info("layers_skipped", layers=beyond, why="they predict further tokens")
+            _log.info("layers skipped", layers=beyond, why="they predict further tokens")
     progress(num_parts, num_parts)
     return StageWeights(
         embedding_VD=embedding[0] if embedding else None,
@@ -141,13 +140,18 @@ class _Reader:
         return raw["embedding"].to(self._dtype, copy=True), digest
 
     def head(
-        self, config: ModelConfig, shared_VD: torch.Tensor | None
+        self, config: ModelConfig, embedding_VD: torch.Tensor | None
     ) -> tuple[HeadWeights, bytes]:
-        """Lay out the head; a stage that holds the tied embedding as well keeps one copy."""
-        raw, digest = self._read(head_specs(config))
+        """Lay out the head; a stage that holds the tied embedding as well keeps one copy.
+
+        A head of its own in the checkpoint goes before what config.json says of ties.
+        """
+        _, own = head_specs(config, tied=False)
+        tied = config.tie_word_embeddings and not self._checkpoint.holds(own)
+        raw, digest = self._read(head_specs(config, tied=tied))
         norm_D = raw["final_norm"].to(self._dtype, copy=True)
-        if shared_VD is not None:
-            return HeadWeights(norm_D=norm_D, head_DV=shared_VD.t()), digest
+        if tied and embedding_VD is not None:
+            return HeadWeights(norm_D=norm_D, head_DV=embedding_VD.t()), digest
         head_DV = merge_outputs([raw["head"]], self._dtype)
         return HeadWeights(norm_D=norm_D, head_DV=head_DV), digest
 

@@ -7,6 +7,7 @@ or of an I/O thread ends the worker, since it can only come from a bug.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import random
 import secrets
 from collections.abc import Callable, Sequence
@@ -22,11 +23,14 @@ from chunkmesh.transports.base import Transport
 from chunkmesh.v1 import stage_pb2 as pb
 from chunkmesh.v1 import stage_pb2_grpc
 from stage_worker import codec
-from stage_worker.compute import Compute, Listener
+from stage_worker.compute import Compute, Listener, UseStage
+from stage_worker.identity import Identity
 from stage_worker.page_io import LoadResult, PageIO, StoreResult
 from stage_worker.page_store import PageStore
-from stage_worker.session import Identity, Session
+from stage_worker.profile_plan import ProfilePoint
+from stage_worker.session import Session
 from stage_worker.stage import Stage
+from stage_worker.start_profile import StartProfile
 
 _log = structlog.get_logger(__name__)
 _FIRST_PAUSE_S = 0.1
@@ -74,26 +78,52 @@ class Worker:
             Listener(acked=self._acked, fault=self._fault, crashed=self._thread_crashed),
         )
 
-    async def run(self, schedulers: Sequence[HostPort]) -> None:
+    async def run(
+        self, schedulers: Sequence[HostPort], start_profile: StartProfile | None = None
+    ) -> None:
         """Serve until cancelled; dials the schedulers in order, again and again.
+
+        start_profile runs first, and every scheduler is told what it finds.
 
         Raises:
             ConfigError: the data port cannot be bound, or a scheduler refuses this worker.
         """
         await self._transport.start()
         self._compute.start()
-        attach = asyncio.create_task(self._attach_again(schedulers))
+        attach = asyncio.create_task(self._profile_and_attach(start_profile, schedulers))
         try:
             await asyncio.wait((attach, self._crashed), return_when=asyncio.FIRST_COMPLETED)
             for ended in (self._crashed, attach):
                 if ended.done():
                     ended.result()
         finally:
+            if start_profile is not None:
+                start_profile.cancel()
             attach.cancel()
             await asyncio.gather(attach, return_exceptions=True)
             await self._transport.close()
             await asyncio.to_thread(self._compute.stop)
             await asyncio.to_thread(self._page_io.close)
+
+    async def _profile_and_attach(
+        self, start_profile: StartProfile | None, schedulers: Sequence[HostPort]
+    ) -> None:
+        """Find out what microbatches take, then keep a stream open."""
+        if start_profile is not None:
+            profile = await self._profile(start_profile)
+            self._identity = dataclasses.replace(self._identity, profile=profile)
+        await self._attach_again(schedulers)
+
+    async def _profile(self, start_profile: StartProfile) -> tuple[ProfilePoint, ...]:
+        """Let the compute thread measure."""
+        measured: asyncio.Queue[tuple[ProfilePoint, ...]] = asyncio.Queue()
+
+        def measure(stage: Stage) -> None:
+            points = start_profile.measure(stage)
+            self._loop.call_soon_threadsafe(measured.put_nowait, points)
+
+        self._compute.put(UseStage(run=measure))
+        return await measured.get()
 
     async def _attach_again(self, schedulers: Sequence[HostPort]) -> None:
         """Keep a stream to one of the schedulers open."""

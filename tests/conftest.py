@@ -3,7 +3,18 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Iterator
+
+import pytest
 
 # A shell starts background jobs with SIGINT ignored, and their children inherit that: commands that
 # tests interrupt would never end.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _profile_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Keep what workers of tests measure out of the user's cache; the run's own starts share it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CHUNKMESH_PROFILE_DIR", str(tmp_path_factory.mktemp("profiles")))
+        yield

@@ -22,6 +22,7 @@ from scheduler.control_loop import ControlLoop
 from scheduler.serve import running
 from scheduler.settings import SchedulerSettings
 from stage_worker.stage import Stage
+from stage_worker.start_profile import StartProfile
 from stage_worker.worker import Worker
 
 PAGE_TOKENS = 16
@@ -73,17 +74,19 @@ async def mesh(
     kv_capacity_tokens: int = 4096,
     redis_url: str | None = None,
     transport: str = "memory",
+    profiles: Sequence[StartProfile] | None = None,
     **settings: Any,
 ) -> AsyncIterator[Mesh]:
     """Run a mesh of these stages while inside; settings are those of the scheduler.
 
-    The transport is the workers'.
+    The transport is the workers', and so are profiles, one a stage; None measures nothing.
     """
     given = {"page_size": PAGE_TOKENS, "chunked_prefill_size": CHUNK_TOKENS, **settings}
     scheduler_settings = SchedulerSettings(
         model_path=model_path, port=0, internal_port=0, http_port=0, drain_timeout=1.0, **given
     )
     network = MemoryNetwork()
+    given_profiles: Sequence[StartProfile | None] = profiles or [None] * len(stages)
     async with running(scheduler_settings) as scheduler, asyncio.TaskGroup() as tasks:
         workers = [
             tasks.create_task(
@@ -94,9 +97,10 @@ async def mesh(
                     kv_capacity_tokens,
                     redis_url,
                     transport,
+                    profile,
                 )
             )
-            for stage in stages
+            for stage, profile in zip(stages, given_profiles, strict=True)
         ]
         async with channel(scheduler.address) as to_scheduler:
             running_mesh = Mesh(
@@ -120,6 +124,7 @@ async def run_worker(
     kv_capacity_tokens: int,
     redis_url: str | None = None,
     transport: str = "memory",
+    start_profile: StartProfile | None = None,
 ) -> None:
     """Run one worker until cancelled."""
     address = f"memory:{id(stage)}" if transport == "memory" else "127.0.0.1:0"
@@ -131,4 +136,4 @@ async def run_worker(
         peer=None,
         on_ready=lambda _ready: None,
     )
-    await worker.run([scheduler])
+    await worker.run([scheduler], start_profile)

@@ -1,8 +1,13 @@
-"""The entry point of `chunkmesh`: joins the commands into one program."""
+"""The entry point of `chunkmesh`: joins the commands into one program.
+
+Commands that need a service's code are that service's: it names them as package entry points.
+"""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
+from importlib.metadata import EntryPoint, entry_points
 from typing import Annotated
 
 import structlog
@@ -10,6 +15,9 @@ import typer
 
 from chunkmesh import __version__
 from chunkmesh.cli import chat, demo, generate, model, status, trace, up
+
+SERVICE_COMMANDS = "chunkmesh.commands"
+"""Group of the entry points; each is a typer app with one command."""
 
 app = typer.Typer(
     name="chunkmesh",
@@ -21,6 +29,15 @@ app = typer.Typer(
 for module in (up, status, generate, chat, demo, trace):
     app.add_typer(module.app)
 app.add_typer(model.app, name="model")
+
+
+def add_service_commands(to: typer.Typer, found: Iterable[EntryPoint]) -> None:
+    """Add the commands that installed services supply, in the order of their names."""
+    for each in sorted(found, key=lambda entry: entry.name):
+        to.add_typer(each.load())
+
+
+add_service_commands(app, entry_points(group=SERVICE_COMMANDS))
 
 
 def _print_version(wanted: bool) -> None:

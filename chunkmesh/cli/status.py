@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -14,6 +15,7 @@ from chunkmesh.cli.flags import Server
 from chunkmesh.cli.generation_client import GenerationClient
 from chunkmesh.cli.output import output_console
 from chunkmesh.cli.partition import inclusive
+from chunkmesh.cli.stage_fits import fit_lines, write_latency_model
 from chunkmesh.layers import LayerRange
 from chunkmesh.v1 import common_pb2
 from chunkmesh.v1 import generation_pb2 as pb
@@ -26,11 +28,17 @@ def status(
     *,
     server: Server = "127.0.0.1:50051",
     json_output: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    save_latency_model: Annotated[
+        Path | None,
+        typer.Option(help="Write the stages' latencies to this file, for --latency-model."),
+    ] = None,
 ) -> None:
-    """Show the stages, links and load of a mesh."""
+    """Show the stages, links, latencies and load of a mesh."""
     address = parse_server(server)
     with reported(), GenerationClient(address) as client:
         info = client.server_info()
+        if save_latency_model is not None:
+            write_latency_model(info, client.model_info(), save_latency_model)
     if json_output:
         fields = MessageToDict(
             info, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
@@ -40,6 +48,8 @@ def status(
     console = output_console()
     console.print(summary(info), highlight=False, soft_wrap=True)
     console.print(worker_table(info))
+    for line in fit_lines(info):
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
 def summary(info: pb.GetServerInfoResponse) -> str:
@@ -57,6 +67,8 @@ def summary(info: pb.GetServerInfoResponse) -> str:
         f"chunks    {info.chunk_strategy}, {info.chunked_prefill_tokens} tokens",
         f"cache     {info.cache_fault or 'ok'}",
     ]
+    if info.chunk_strategy_reason:
+        lines[4] += f" ({info.chunk_strategy_reason})"
     if info.missing_layers:
         missing = ", ".join(map(layers_text, info.missing_layers))
         lines.insert(1, f"missing   layers {missing}")

@@ -27,7 +27,11 @@ _COMPUTE_HEIGHT = 0.56
 _WAIT_HEIGHT = 0.2
 _SEND_HEIGHT = 0.09
 _LEAST_NUMBERED_SHARE = 0.011
+_LEAST_EDGED_SHARE = 0.002
+_LEAST_SEEN_SHARE = 0.0005
 _DECODE_SHARE = 0.14
+_MAX_JOINED_CHUNKS = 64
+"""Between more bars than these, lines would be all that one sees."""
 _INK = "#2b2d36"
 _GRID = "#e4e6ec"
 _WAIT = "#c9ccd6"
@@ -44,8 +48,10 @@ class Panel:
     timeline: Timeline
 
 
-def save(panels: Sequence[Panel], path: Path) -> None:
-    """Write the panels as a PNG file, at least one; a stage without work keeps its lane.
+def save(panels: Sequence[Panel], path: Path, *, share_time: bool = True) -> None:
+    """Write the panels, at least one, as the kind of picture that the path's suffix names.
+
+    A stage without work keeps its lane. With share_time all have the same time axis.
 
     Raises:
         OSError: the file cannot be written.
@@ -55,19 +61,21 @@ def save(panels: Sequence[Panel], path: Path) -> None:
         figsize=(_WIDTH_INCHES, sum(heights) + _MARGIN_INCHES),
         layout=ConstrainedLayoutEngine(h_pad=0.12, w_pad=0.12),
     )
-    canvas = FigureCanvasAgg(figure)
+    FigureCanvasAgg(figure)
     shape = {"height_ratios": heights}
-    axes_of_panels = figure.subplots(len(panels), 1, sharex=True, squeeze=False, gridspec_kw=shape)[
-        :, 0
-    ]
-    prefill_s = max(panel.timeline.prefill_s for panel in panels) or 1.0
-    span_s = prefill_s * (1 + _DECODE_SHARE)
+    axes_of_panels = figure.subplots(
+        len(panels), 1, sharex=share_time, squeeze=False, gridspec_kw=shape
+    )[:, 0]
+    longest_s = max(panel.timeline.prefill_s for panel in panels)
+    has_decode = any(panel.timeline.decode for panel in panels)
     for panel, axes in zip(panels, axes_of_panels, strict=True):
+        prefill_s = (longest_s if share_time else panel.timeline.prefill_s) or 1.0
+        span_s = prefill_s * (1 + (_DECODE_SHARE if has_decode else 0.0))
         _dress(axes, panel, span_s)
         _draw(axes, panel.timeline, span_s)
     axes_of_panels[-1].set_xlabel("seconds since the request arrived", color=_INK)
-    _legend(figure)
-    canvas.print_png(path)
+    _legend(figure, [panel.timeline for panel in panels])
+    figure.savefig(path)
 
 
 def _dress(axes: Axes, panel: Panel, span_s: float) -> None:
@@ -92,22 +100,21 @@ def _dress(axes: Axes, panel: Panel, span_s: float) -> None:
 
 
 def _draw(axes: Axes, timeline: Timeline, span_s: float) -> None:
-    """Draw every span of one request."""
+    """Draw every span of one request, a lane at a time: many single bars would take minutes."""
     palette = colormaps["viridis"]
     last = max(1, len(timeline.chunks) - 1)
     _cache(axes, timeline)
+    for stage in range(timeline.num_stages):
+        works = [work for step in timeline.chunks for work in step.work[stage : stage + 1]]
+        colours = [palette(0.12 + 0.78 * index / last) for index in range(len(works))]
+        _lane(axes, works, colours, span_s)
+        _decode(axes, [w for step in timeline.decode for w in step.work[stage : stage + 1]], span_s)
     for index, step in enumerate(timeline.chunks):
-        colour = palette(0.12 + 0.78 * index / last)
         for work in step.work:
-            _wait(axes, work)
-            _bar(axes, work, colour)
             if work.end_s - work.start_s > span_s * _LEAST_NUMBERED_SHARE:
                 _number(axes, work, index, dark=index / last > 0.6)
-        _hops(axes, step)
-    for step in timeline.decode:
-        for work in step.work:
-            if work.end_s <= span_s:
-                _decode(axes, work)
+        if len(timeline.chunks) <= _MAX_JOINED_CHUNKS:
+            _hops(axes, step)
 
 
 def _cache(axes: Axes, timeline: Timeline) -> None:
@@ -116,52 +123,53 @@ def _cache(axes: Axes, timeline: Timeline) -> None:
         axes.barh(stage, timeline.cache_s, left=0, height=_COMPUTE_HEIGHT, color=_CACHE, zorder=2.5)
 
 
-def _bar(axes: Axes, work: Work, colour: object) -> None:
-    axes.barh(
-        work.stage_index,
-        work.end_s - work.start_s,
-        left=work.start_s,
-        height=_COMPUTE_HEIGHT,
-        color=colour,
+def _lane(axes: Axes, works: Sequence[Work], colours: Sequence[object], span_s: float) -> None:
+    """Draw one stage's waits, computes and sends; bars too narrow for it have no edge."""
+    if not works:
+        return
+    stage = works[0].stage_index
+    narrowest_s = min(work.end_s - work.start_s for work in works)
+    axes.broken_barh(
+        [(work.start_s, work.end_s - work.start_s) for work in works],
+        _around(stage, _COMPUTE_HEIGHT),
+        facecolors=colours,
         edgecolor="white",
-        linewidth=0.6,
+        linewidth=0.6 if narrowest_s > span_s * _LEAST_EDGED_SHARE else 0.0,
         zorder=3,
     )
-    if work.sent_s > work.end_s:
-        axes.barh(
-            work.stage_index + _COMPUTE_HEIGHT / 2 + _SEND_HEIGHT / 2 + 0.02,
-            work.sent_s - work.end_s,
-            left=work.end_s,
-            height=_SEND_HEIGHT,
-            color=_SEND,
-            zorder=4,
+    visible_s = span_s * _LEAST_SEEN_SHARE
+    waits = [(w.ready_s, w.start_s - w.ready_s) for w in works if w.start_s - w.ready_s > visible_s]
+    if waits:  # hatching is slow
+        axes.broken_barh(
+            waits,
+            _around(stage, _WAIT_HEIGHT),
+            facecolor="white",
+            edgecolor=_WAIT,
+            hatch="/////",
+            linewidth=0.0,
+            zorder=2,
+        )
+    sends = [(work.end_s, work.sent_s - work.end_s) for work in works if work.sent_s > work.end_s]
+    if sends:
+        below = (stage + _COMPUTE_HEIGHT / 2 + 0.02, _SEND_HEIGHT)
+        axes.broken_barh(sends, below, facecolor=_SEND, zorder=4)
+
+
+def _decode(axes: Axes, works: Sequence[Work], span_s: float) -> None:
+    """Draw one stage's decode steps that can be seen."""
+    seen = [work for work in works if work.end_s <= span_s]
+    if seen:
+        axes.broken_barh(
+            [(work.start_s, work.end_s - work.start_s) for work in seen],
+            _around(seen[0].stage_index, _COMPUTE_HEIGHT),
+            facecolor=_DECODE,
+            zorder=3,
         )
 
 
-def _decode(axes: Axes, work: Work) -> None:
-    axes.barh(
-        work.stage_index,
-        work.end_s - work.start_s,
-        left=work.start_s,
-        height=_COMPUTE_HEIGHT,
-        color=_DECODE,
-        linewidth=0,
-        zorder=3,
-    )
-
-
-def _wait(axes: Axes, work: Work) -> None:
-    axes.barh(
-        work.stage_index,
-        work.start_s - work.ready_s,
-        left=work.ready_s,
-        height=_WAIT_HEIGHT,
-        color="white",
-        edgecolor=_WAIT,
-        hatch="/////",
-        linewidth=0.0,
-        zorder=2,
-    )
+def _around(stage: int, height: float) -> tuple[float, float]:
+    """Return bottom and height of bars in the middle of a lane."""
+    return (stage - height / 2, height)
 
 
 def _number(axes: Axes, work: Work, index: int, *, dark: bool) -> None:
@@ -193,18 +201,22 @@ def _hops(axes: Axes, step: Step) -> None:
         )
 
 
-def _legend(figure: Figure) -> None:
+def _legend(figure: Figure, timelines: Sequence[Timeline]) -> None:
+    """Explain what can be seen."""
     palette = colormaps["viridis"]
+    handles = [
+        Patch(color=palette(0.45), label="computes a chunk (number)"),
+        Patch(facecolor="white", edgecolor=_WAIT, hatch="/////", label="waits for input"),
+        Patch(color=_SEND, label="sends to the next stage"),
+    ]
+    if any(timeline.cached_tokens for timeline in timelines):
+        handles.append(Patch(color=_CACHE, label="loads cached pages"))
+    if any(timeline.decode for timeline in timelines):
+        handles.append(Patch(color=_DECODE, label="decode step"))
     figure.legend(
-        handles=[
-            Patch(color=palette(0.45), label="computes a chunk (number)"),
-            Patch(facecolor="white", edgecolor=_WAIT, hatch="/////", label="waits for input"),
-            Patch(color=_CACHE, label="loads cached pages"),
-            Patch(color=_SEND, label="sends to the next stage"),
-            Patch(color=_DECODE, label="decode step"),
-        ],
+        handles=handles,
         loc="outside lower center",
-        ncols=5,
+        ncols=len(handles),
         frameon=False,
         fontsize=9.5,
         labelcolor=_INK,

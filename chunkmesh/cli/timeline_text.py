@@ -20,6 +20,11 @@ def draw(timeline: Timeline, width: int = 100) -> str:
     """Return axis, lanes and a table of the chunks; width is that of the axis and lanes."""
     if not timeline.chunks:
         return "no timeline"
+    return "\n".join([draw_lanes(timeline, width), "", *_chunk_rows(timeline)])
+
+
+def draw_lanes(timeline: Timeline, width: int = 100) -> str:
+    """Return axis, lanes and their legend; there is at least one chunk."""
     label = f"stage {timeline.num_stages - 1} "
     columns = max(20, width - len(label))
     column_s = timeline.prefill_s / columns
@@ -30,7 +35,7 @@ def draw(timeline: Timeline, width: int = 100) -> str:
     legend = (
         "0-9, a-z: chunk in compute   . waiting for it   = loading cached pages   - decode step"
     )
-    return "\n".join([*lines, " " * len(label) + legend, "", *_chunk_rows(timeline)])
+    return "\n".join([*lines, " " * len(label) + legend])
 
 
 def _axis(columns: int, column_s: float) -> str:

@@ -41,7 +41,7 @@ def ensure_folder(folder: Path, *, source_sha256: str, build: Callable[[Path, Pa
         if damage is None:
             return
         if folder.exists():
-            _log.warning("folder_damaged", folder=str(folder), damage=damage)
+            _log.warning("folder damaged", folder=str(folder), damage=damage)
         scratch, built = partial / "scratch", partial / "built"
         try:
             scratch.mkdir(parents=True)

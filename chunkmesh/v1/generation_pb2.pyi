@@ -949,6 +949,58 @@ class WorkerInfo(_message.Message):
 Global___WorkerInfo: _TypeAlias = WorkerInfo  # noqa: Y015
 
 @_typing.final
+class LatencyTerms(_message.Message):
+    """What a microbatch takes on a stage, in milliseconds: edge + max(floor, fixed + what grows with it).
+    A chunk of x tokens behind L tokens has 2*L*x + x*x pairs.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FLOOR_MS_FIELD_NUMBER: _builtins.int
+    FIXED_MS_FIELD_NUMBER: _builtins.int
+    MS_PER_PREFIX_TOKEN_FIELD_NUMBER: _builtins.int
+    MS_PER_TOKEN_FIELD_NUMBER: _builtins.int
+    MS_PER_PAIR_FIELD_NUMBER: _builtins.int
+    MS_PER_ROW_FIELD_NUMBER: _builtins.int
+    MS_PER_ROW_TOKEN_FIELD_NUMBER: _builtins.int
+    EDGE_MS_FIELD_NUMBER: _builtins.int
+    floor_ms: _builtins.float
+    """No microbatch takes less."""
+    fixed_ms: _builtins.float
+    """Of each microbatch."""
+    ms_per_prefix_token: _builtins.float
+    """Of each chunk, for every token before it."""
+    ms_per_token: _builtins.float
+    """For every token of a chunk."""
+    ms_per_pair: _builtins.float
+    """For every pair of a chunk."""
+    ms_per_row: _builtins.float
+    """For every decode row."""
+    ms_per_row_token: _builtins.float
+    """For every token that a decode row looks at."""
+    edge_ms: _builtins.float
+    """Of each microbatch, beside the layers."""
+    def __init__(
+        self,
+        *,
+        floor_ms: _builtins.float = ...,
+        fixed_ms: _builtins.float = ...,
+        ms_per_prefix_token: _builtins.float = ...,
+        ms_per_token: _builtins.float = ...,
+        ms_per_pair: _builtins.float = ...,
+        ms_per_row: _builtins.float = ...,
+        ms_per_row_token: _builtins.float = ...,
+        edge_ms: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["edge_ms", b"edge_ms", "fixed_ms", b"fixed_ms", "floor_ms", b"floor_ms", "ms_per_pair", b"ms_per_pair", "ms_per_prefix_token", b"ms_per_prefix_token", "ms_per_row", b"ms_per_row", "ms_per_row_token", b"ms_per_row_token", "ms_per_token", b"ms_per_token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LatencyTerms: _TypeAlias = LatencyTerms  # noqa: Y015
+
+@_typing.final
 class StageFit(_message.Message):
     """How well the latency of a stage is known."""
 
@@ -960,19 +1012,26 @@ class StageFit(_message.Message):
     REFUSED_FIELD_NUMBER: _builtins.int
     SOURCE_FIELD_NUMBER: _builtins.int
     NUM_REFITS_FIELD_NUMBER: _builtins.int
+    TERMS_FIELD_NUMBER: _builtins.int
     median_error: _builtins.float
-    """Relative error at points that the fit had not seen, median."""
+    """Relative error at points that the fit had not seen, median; of a file, at the points that its
+    worker measured. 0 where there are none.
+    """
     p90_error: _builtins.float
     """The same, 90 of 100 are less."""
     refused: _builtins.str
     """Why chunks are not planned with it, in words; empty if they are."""
     source: _builtins.str
-    """What measured it: profile, or file."""
+    """What measured it: profile, or file; empty if nothing did."""
     num_refits: _builtins.int
     """Fits that acknowledgements have replaced it with so far."""
     @_builtins.property
     def layers(self) -> _common_pb2.LayerRange:
         """Its layers."""
+
+    @_builtins.property
+    def terms(self) -> Global___LatencyTerms:
+        """The fit; absent if there is none."""
 
     def __init__(
         self,
@@ -983,10 +1042,11 @@ class StageFit(_message.Message):
         refused: _builtins.str = ...,
         source: _builtins.str = ...,
         num_refits: _builtins.int = ...,
+        terms: Global___LatencyTerms | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["layers", b"layers"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["layers", b"layers", "terms", b"terms"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["layers", b"layers", "median_error", b"median_error", "num_refits", b"num_refits", "p90_error", b"p90_error", "refused", b"refused", "source", b"source"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["layers", b"layers", "median_error", b"median_error", "num_refits", b"num_refits", "p90_error", b"p90_error", "refused", b"refused", "source", b"source", "terms", b"terms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1043,7 +1103,7 @@ class GetServerInfoResponse(_message.Message):
     version: _builtins.str
     """Version of ChunkMesh."""
     num_preemptions: _builtins.int
-    """Requests that gave their pages to others since the scheduler began."""
+    """How often outputs gave their pages to others and waited again, since the scheduler began."""
     chunk_strategy_reason: _builtins.str
     """Why chunk_strategy is not the one asked for, in words; empty if it is."""
     @_builtins.property
@@ -1056,7 +1116,7 @@ class GetServerInfoResponse(_message.Message):
 
     @_builtins.property
     def fits(self) -> _containers.RepeatedCompositeFieldContainer[Global___StageFit]:
-        """Latency of each stage of the route; empty where none was measured or given."""
+        """Latency of each stage of the route, in order; empty without a route."""
 
     def __init__(
         self,

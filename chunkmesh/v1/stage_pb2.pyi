@@ -545,7 +545,7 @@ class Entry(_message.Message):
     """Tokens, >= 1; 1 in decode."""
     @_builtins.property
     def new_page_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """Page ids that the row's page table grows by; the whole table in the row's first microbatch of an epoch."""
+        """Page ids that the row's page table grows by, as far as this entry's last token needs them."""
 
     def __init__(
         self,
@@ -620,7 +620,8 @@ class SamplingRow(_message.Message):
     @_builtins.property
     def seen_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """With penalties in the row's first sampling row: the distinct ids of prompt and output so far.
-        Afterwards empty: the stage counts what it samples for the row.
+        Several rows of one entry have seen the same, which the first of them tells for all. Afterwards
+        empty: the stage counts what it samples for the row.
         """
 
     @_builtins.property

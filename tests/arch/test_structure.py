@@ -86,7 +86,7 @@ def test_sizes(name: str) -> None:
 
 @pytest.mark.parametrize("name", SOURCES)
 def test_parameters(name: str) -> None:
-    """More values need a value class; but a command's options are its flags, a kernel has no classes."""
+    """More values need a class of values, but for a command's flags and what a kernel is given."""
     over = [
         f"{function.name}: {len(arguments)} parameters, at most {MAX_PARAMETERS}"
         for function in _functions(name)

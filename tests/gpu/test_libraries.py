@@ -12,7 +12,12 @@ from stage_worker.kernels import availability, reference, weight_blocks
 from stage_worker.kernels.availability import BLOCK_GEMM, FLASH_PREFILL, Needs
 from tests.kernel_inputs import CacheShape, Dice, distance, paged_cache, wide
 
-pytestmark = pytest.mark.gpu
+pytestmark = [
+    pytest.mark.gpu,
+    # FlashAttention-4 b36 and quack 0.6 use old names of cutlass-dsl 4.8, and it says so.
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:Argument aux_data:UserWarning"),
+]
 
 
 def load(name: str, needs: Needs, device: torch.device) -> types.ModuleType:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 from pathlib import Path
 
 from chunkmesh.v1 import generation_pb2 as pb
@@ -39,6 +41,22 @@ async def test_o03_a_rendered_text_finds_the_pages_of_its_chat(tmp_path: Path) -
     assert (47, 0) == (chat.prompt_tokens, chat.cached_tokens)
     assert (47, 32) == (text.prompt_tokens, text.cached_tokens)
     assert IDS[32:] == seen_of_text
+
+
+async def test_a_slow_template_holds_up_nobody_else(tmp_path: Path) -> None:
+    """A short chat may take seconds to render; the calls of others go on meanwhile."""
+    folder = write_bytes_folder(tmp_path / "model", config={"num_hidden_layers": 1})
+    file = folder / "tokenizer_config.json"
+    loops = "{% for a in range(2500) %}{% for b in range(1000) %}{% endfor %}{% endfor %}x"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"chat_template": loops}))
+    async with mesh(folder, scripted_stages(1, Script())) as running:
+        chat = asyncio.create_task(running.generate(chat=CHAT, sampling_params=ONE_TOKEN))
+        num_answered = 0
+        while not chat.done():
+            await running.generate(text="hello", sampling_params=ONE_TOKEN)
+            num_answered += 1
+        assert chat.result().prompt_tokens == 1
+    assert num_answered > 3
 
 
 def seen_ids(stages: list[ScriptedStage]) -> list[int]:

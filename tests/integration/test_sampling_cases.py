@@ -17,7 +17,7 @@ import torch
 from prometheus_client.parser import text_string_to_metric_families
 
 from chunkmesh.cli.stores_settled import wait_until_settled
-from chunkmesh.logprobs import from_message
+from chunkmesh.logprobs_codec import from_message
 from chunkmesh.v1 import generation_pb2 as pb
 from hicache.server import running as hicache_running
 from hicache.settings import HiCacheSettings

@@ -168,6 +168,22 @@ def test_layers_that_do_not_tile(tiny: Path) -> None:
         assert "no worker holds layers 2-3" == ready(http)["reason"]
 
 
+def test_workers_that_could_not_serve_one_model(tiny: Path, tmp_path: Path) -> None:
+    """Another element type, a shard that is gone (O24): refused by name, and health stays off."""
+    sharded = tmp_path / "sharded"
+    write_bytes_folder(sharded)
+    make_tiny_llama(sharded, tie_word_embeddings=True, max_shard_size="300KB")
+    shard = sorted(sharded.glob("*.safetensors"))[1]
+    shard.unlink()
+    with scheduler(tiny) as (port, internal, http), started(*worker(tiny, "0-1", internal)):
+        wait_for(http, "no worker holds layers 2-3")
+        line = refusal(*worker(tiny, "2-3", internal, "--dtype=bfloat16"))
+        assert "dtype is bfloat16, that of the worker with layers 0-1 is float32" in line
+        assert shard.name in refusal(*worker(sharded, "0-3", internal))
+        assert "no worker holds layers 2-3" == ready(http)["reason"]
+        assert not serves(port)
+
+
 @pytest.mark.parametrize("transport", ["ucx", "grpc"])
 def test_a_mesh_wired_by_hand(tiny: Path, transport: str) -> None:
     """The commands of the README: --peer names the next stage."""

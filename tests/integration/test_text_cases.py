@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from chunkmesh.cli.stores_settled import wait_until_settled
 from chunkmesh.v1 import generation_pb2 as pb
+from hicache.server import running as hicache_running
+from hicache.settings import HiCacheSettings
 from tests.bytes_tokenizer import BOS, EOS, EOT, write_bytes_folder
 from tests.mesh import Mesh, mesh
 from tests.scripted_stage import Script, ScriptedStage, scripted_stages
+from tests.valkey import running_valkey
 
 LETTERS = "abcdefghijklmnopqrstuvwxyzabcdefghijklmn"
 CHAT = pb.Chat(messages=[pb.ChatMessage(role="user", content=LETTERS)])
@@ -72,14 +77,23 @@ async def test_tokenize_tells_what_the_model_sees(
     assert len(ids) == complete.prompt_tokens
 
 
-async def test_o03_a_chat_and_its_rendered_text_share_their_pages(tmp_path: Path) -> None:
-    """The same ids have the same digests, so the second one finds the first one's pages."""
-    chat, text = (INPUTS[name][0] for name in ("chat", "rendered text"))
-    async with mesh(folder(tmp_path), scripted_stages(1, Script())) as running:
-        first = await running.stub.Tokenize(pb.TokenizeRequest(**chat))
-        second = await running.stub.Tokenize(pb.TokenizeRequest(**text))
-    assert len(first.page_digests) == 3
-    assert first == second
+async def test_o03_a_rendered_text_hits_the_pages_of_its_chat(tmp_path: Path) -> None:
+    """The same 47 ids, so the second one takes both full pages of the first one from the cache."""
+    made = write_bytes_folder(tmp_path / "model", config={"num_hidden_layers": 1})
+    params = pb.SamplingParams(max_new_tokens=1)
+    with running_valkey(tmp_path) as valkey:
+        settings = HiCacheSettings(port=0, http_port=0, redis_url=valkey.url)
+        async with (
+            hicache_running(settings, ping_s=0.05) as address,
+            mesh(
+                made, scripted_stages(1, Script()), redis_url=valkey.url, hicache_url=address
+            ) as running,
+        ):
+            chat = await running.generate(chat=CHAT, sampling_params=params)
+            await asyncio.to_thread(wait_until_settled, address, quiet_s=0.3)
+            text = await running.generate(text=f"<bos>[user]{LETTERS}", sampling_params=params)
+    assert (47, 0) == (chat.prompt_tokens, chat.cached_tokens)
+    assert (47, 32) == (text.prompt_tokens, text.cached_tokens)
 
 
 O10_SCRIPT = Script(ids={1: [65, EOT, 66, EOS, 67]})

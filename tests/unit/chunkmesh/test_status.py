@@ -33,6 +33,7 @@ def _without_details(code: grpc.StatusCode, details: str = "text") -> grpc.aio.A
         (errors.StaleEpoch("x"), grpc.StatusCode.ABORTED),
         (errors.LinkError("x"), grpc.StatusCode.UNAVAILABLE),
         (errors.CacheFault("x"), grpc.StatusCode.UNAVAILABLE),
+        (errors.ModelFault("x"), grpc.StatusCode.INTERNAL),
         (errors.InvariantViolated("x"), grpc.StatusCode.INTERNAL),
         (errors.ChunkMeshError("x"), grpc.StatusCode.UNKNOWN),
     ],

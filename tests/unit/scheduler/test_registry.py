@@ -120,10 +120,10 @@ def test_a_partly_overlapping_range_is_refused(first: int, last: int) -> None:
     [
         ({"protocol_version": 2}, "protocol version 2"),
         ({"model_layers": 7}, "7 layers"),
-        ({"dtype": "bfloat16"}, "dtype"),
-        ({"hidden_size": 16}, "hidden size"),
-        ({"config_digest": b"x"}, "config digest"),
-        ({"transport": "ucx"}, "transport"),
+        ({"dtype": "bfloat16"}, "dtype is bfloat16, .* layers 0-2 is float32"),
+        ({"hidden_size": 16}, "hidden size is 16, .* is 8"),
+        ({"config_digest": b"x"}, r"config\.json"),
+        ({"transport": "ucx"}, "transport is ucx, .* is memory"),
         ({"kv_capacity_tokens": 15}, "less than one page"),
     ],
 )

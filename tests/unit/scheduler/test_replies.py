@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from chunkmesh.errors import StageUnavailable
-from chunkmesh.logprobs import TokenLogprobs, from_message
+from chunkmesh.logprobs import TokenLogprobs
+from chunkmesh.logprobs_codec import from_message
 from chunkmesh.v1 import generation_pb2 as pb
 from scheduler.actions import Finished, Output, Progress, PromptLogprobs
 from scheduler.replies import MAX_PROMPT_PART_BYTES, prompt_parts, responses

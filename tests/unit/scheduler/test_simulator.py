@@ -85,3 +85,18 @@ def test_a_refused_request_has_an_error() -> None:
     assert isinstance(done.requests[0].error, InvalidRequest)
     assert done.requests[1].error is None
     assert len(done.requests[1].token_times_s) == 1
+
+
+def test_a_link_sends_one_activation_at_a_time() -> None:
+    """A slow link is a bottleneck as a slow stage is; its latency only adds to the way."""
+
+    @dataclasses.dataclass(frozen=True)
+    class SlowLink(TokenTimes):
+        def send_s(self, _stage: int, _microbatch: SendMicrobatch) -> float:
+            """Longer than the compute of a chunk."""
+            return 100.0
+
+    route = RouteFormed(epoch=1, num_stages=2, num_pages=64)
+    simulator = Simulator(Engine(CONFIG), route, SlowLink((1.0, 1.0)), link_latency_s=5.0)
+    done = simulator.run([Arrival(at_s=0.0, spec=make_spec("a", 192))])
+    assert [each.spans[1].start_s for each in done.microbatches] == [169.0, 269.0, 369.0]

@@ -54,4 +54,4 @@ def test_dummy_weights_are_logged(tmp_path: pathlib.Path) -> None:
     with structlog.testing.capture_logs() as logs:
         load_stage(tmp_path, layers=range(1), load_format="dummy")
     warnings = [log["event"] for log in logs if log["log_level"] == "warning"]
-    assert warnings == ["dummy_weights"]
+    assert warnings == ["dummy weights"]

@@ -76,7 +76,7 @@ def test_further_layers_are_skipped_and_logged(tmp_path: pathlib.Path, prompt: l
     safetensors.torch.save_file(tensors, file, {"format": "pt"})
     with structlog.testing.capture_logs() as logs:
         expected.check(load_pipeline(tmp_path, (0, 2, 4)))
-    assert [log["layers"] for log in logs if log["event"] == "layers_skipped"] == [(4,)]
+    assert [log["layers"] for log in logs if log["event"] == "layers skipped"] == [(4,)]
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from chunkmesh.errors import ConfigError
 from stage_worker.model_stage import load_stage
 from tests.pipeline_of_stages import load_pipeline
 from tests.reference import Reference
+from tests.tiny_models import edit_config
 
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
@@ -118,10 +119,32 @@ def test_unknown_tensor_of_an_own_layer(copied: pathlib.Path) -> None:
     load_stage(copied, layers=range(2))
 
 
+@pytest.mark.parametrize("name", ["lm_head.bias", "model.norm.bias", "model.embed_norm.weight"])
+def test_unknown_tensor_outside_the_layers(copied: pathlib.Path, name: str) -> None:
+    """What a model adds before its first layer or behind its last one counts as well."""
+    _rewrite(copied / SINGLE, lambda tensors: tensors.update({name: torch.ones(64)}))
+    for layers in (range(1), range(1, 2), range(3, 4)):
+        with pytest.raises(ConfigError, match=rf"{name} .*not part"):
+            load_stage(copied, layers=layers)
+
+
+@pytest.mark.parametrize("cuts", [(0, 4), (0, 2, 4)])
+def test_a_head_of_its_own_goes_before_the_tie(
+    copied: pathlib.Path, prompt: list[int], cuts: tuple[int, ...]
+) -> None:
+    """A head was trained apart, and config.json still calls it tied; transformers uses the head."""
+    edit_config(copied, tie_word_embeddings=True)
+    expected = Reference(copied).generate(prompt, 12)
+    assert expected == load_pipeline(copied, cuts).generate(prompt, 12)
+
+
 def test_derived_tensors_are_ignored(copied: pathlib.Path) -> None:
     """Old files hold rope frequencies, which follow from the config."""
-    name = "model.layers.0.self_attn.rotary_emb.inv_freq"
-    _rewrite(copied / SINGLE, lambda tensors: tensors.update({name: torch.zeros(8)}))
+    names = ("model.layers.0.self_attn.rotary_emb.inv_freq", "model.rotary_emb.inv_freq")
+    _rewrite(
+        copied / SINGLE,
+        lambda tensors: tensors.update({name: torch.zeros(8) for name in names}),
+    )
     load_stage(copied, layers=range(1))
 
 
@@ -131,6 +154,16 @@ def test_tensor_in_two_files(sharded: pathlib.Path) -> None:
     name = "model.layers.1.mlp.up_proj.weight"
     other = next(file for file in file_of.values() if file != file_of[name])
     _rewrite(sharded / other, lambda tensors: tensors.update({name: torch.zeros(160, 64)}))
+    with pytest.raises(ConfigError, match=rf"{name}.*as well as"):
+        load_stage(sharded, layers=range(4))
+
+
+def test_norm_in_two_files(sharded: pathlib.Path) -> None:
+    """The same holds of a tensor that belongs to no layer."""
+    file_of = json.loads((sharded / INDEX).read_text())["weight_map"]
+    name = "model.norm.weight"
+    other = next(file for file in file_of.values() if file != file_of[name])
+    _rewrite(sharded / other, lambda tensors: tensors.update({name: torch.zeros(64)}))
     with pytest.raises(ConfigError, match=rf"{name}.*as well as"):
         load_stage(sharded, layers=range(4))
 

@@ -62,6 +62,8 @@ def test_absent_window_of_mistral() -> None:
         {"layer_types": KINDS},
         {"use_sliding_window": True, "layer_types": KINDS[:2]},
         {"use_sliding_window": True, "layer_types": ["chunked_attention"] * 4},
+        {"use_sliding_window": True, "layer_types": [["full_attention"]] * 4},
+        {"use_sliding_window": True, "layer_types": 4},
     ],
 )
 def test_contradictory_layer_types(fields: dict[str, Any]) -> None:

@@ -1,0 +1,142 @@
+"""The command `chunkmesh plan`: what a pipeline would do with long prompts, without one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import typer
+
+from chunkmesh.cli.exits import reported
+from chunkmesh.cli.output import output_console
+from chunkmesh.cli.partition import parse_ranges
+from chunkmesh.errors import ConfigError
+from scheduler.planning import flags, gantt, report
+from scheduler.planning.cuts import ChunkSettings, Strategy
+from scheduler.planning.latency_source import BUILT_IN, find_subject
+from scheduler.planning.options import (
+    LinkOptions,
+    Partition,
+    PlanOptions,
+    SweepRanges,
+    check_picture,
+    parse_sweep,
+    parse_tokens,
+)
+from scheduler.planning.plan_json import as_json
+from scheduler.planning.survey import Survey, survey
+
+_DEFAULT_STAGES = 4
+
+app = typer.Typer()
+
+
+@app.command()
+def plan(
+    *,
+    model: flags.Model = None,
+    latency_model: flags.LatencyModel = BUILT_IN,
+    stages: flags.Stages = None,
+    layers: flags.Layers = None,
+    partition: flags.Partition = Partition.EVEN,
+    link_gbps: flags.LinkGbps = 400.0,
+    link_latency_us: flags.LinkLatencyUs = 100.0,
+    overhead_ms: flags.OverheadMs = 0.5,
+    pp_async_batch_depth: flags.PpAsyncBatchDepth = 0,
+    tokens: flags.Tokens = "128K",
+    num_requests: flags.NumRequests = 1,
+    page_size: flags.PageSize = 128,
+    chunked_prefill_size: flags.ChunkedPrefillSize = 4096,
+    dynamic_chunking_smooth_factor: flags.SmoothFactor = 0.75,
+    max_chunk_ms: flags.MaxChunkMs = None,
+    strategy: flags.Strategy = None,
+    element_bytes: flags.ElementBytes = 2,
+    sweep: flags.Sweep = None,
+    picture: flags.Picture = None,
+    lanes: flags.Lanes = False,
+    json_output: flags.JsonOutput = False,
+) -> None:
+    """Plan the prefill of long prompts on a pipeline that need not exist; needs no GPU, no mesh."""
+    with reported():
+        ranges = SweepRanges() if sweep is None else parse_sweep(sweep)
+        _check_stages(stages, layers, partition, ranges)
+        if picture is not None:
+            check_picture(picture)
+        named = None if layers is None else parse_ranges(layers)
+        options = PlanOptions(
+            num_stages=ranges.num_stages or (len(named or ()) or stages or _DEFAULT_STAGES,),
+            layers=named,
+            partition=partition,
+            prompt_tokens=ranges.prompt_tokens or parse_tokens(tokens),
+            num_requests=num_requests,
+            link=LinkOptions(gbits_per_s=link_gbps, latency_us=link_latency_us),
+            overhead_ms=overhead_ms,
+            pp_async_batch_depth=pp_async_batch_depth,
+            chunks=ChunkSettings(
+                page_tokens=page_size,
+                chunked_prefill_tokens=chunked_prefill_size,
+                smooth_factor=dynamic_chunking_smooth_factor,
+                max_chunk_ms=max_chunk_ms,
+            ),
+            strategies=tuple(name for name in Strategy if name in (strategy or Strategy)),
+            element_bytes=element_bytes,
+        )
+        made = survey(find_subject(model, latency_model), options, simulate=sweep is None)
+        if picture is not None:
+            _draw(made, picture, is_sweep=sweep is not None)
+        _show(made, is_sweep=sweep is not None, lanes=lanes, json_output=json_output)
+
+
+def _check_stages(
+    stages: int | None, layers: str | None, partition: Partition, ranges: SweepRanges
+) -> None:
+    """Refuse flags that say the same thing twice."""
+    given = {
+        "--stages": stages is not None,
+        "--layers": layers is not None,
+        "--sweep stages": ranges.num_stages is not None,
+    }
+    twice = [name for name, is_given in given.items() if is_given]
+    if len(twice) > 1:
+        raise ConfigError(f"{' and '.join(twice)} exclude each other")
+    if layers is not None and partition is Partition.AUTO:
+        raise ConfigError("--layers and --partition auto exclude each other")
+
+
+def _show(made: Survey, *, is_sweep: bool, lanes: bool, json_output: bool) -> None:
+    """Print what was planned."""
+    if json_output:
+        print(as_json(made))
+        return
+    console = output_console()
+    if is_sweep:
+        report.print_sweep(console, made)
+    else:
+        report.print_plans(console, made)
+    if lanes:
+        for each in made.plans:
+            print(f"\n{gantt.lanes(each, width=console.width)}")
+
+
+def _draw(made: Survey, path: Path, *, is_sweep: bool) -> None:
+    """Write the picture.
+
+    Raises:
+        ConfigError: matplotlib is missing, the file cannot be written, or a plan is too large.
+    """
+    try:
+        from chunkmesh.cli import timeline_picture  # noqa: PLC0415 - matplotlib comes with an extra
+        from scheduler.planning.sweep_picture import save_sweep  # noqa: PLC0415 - and here
+    except ImportError as error:
+        raise ConfigError("--picture needs matplotlib: pip install 'chunkmesh[demo]'") from error
+    try:
+        if is_sweep:
+            save_sweep(made, path)
+        else:
+            panels = [
+                timeline_picture.Panel(title=gantt.title(each), timeline=gantt.timeline(each))
+                for each in made.plans
+            ]
+            is_one_length = len(made.options.prompt_tokens) == 1
+            timeline_picture.save(panels, path, share_time=is_one_length)
+    except OSError as error:
+        raise ConfigError(f"--picture {path}: {error.strerror}") from error

@@ -1,0 +1,158 @@
+"""Finds model and latency for a plan: built-in ones, files, and tables of measured layers.
+
+Reads files; what stands in them is checked by who parses it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from importlib import resources
+from pathlib import Path
+from typing import TypeAlias
+
+from pydantic import TypeAdapter, ValidationError
+
+from chunkmesh.errors import ConfigError
+from scheduler.latency_file import LatencyFile, parse_latency_file
+from scheduler.latency_fit import LatencyPoint, fit_latency
+from scheduler.latency_model import StageLatency, Work
+from scheduler.planning.known_shapes import KNOWN_CONFIGS, known_shape
+from scheduler.planning.latency_scaling import MeasuredLayer
+from scheduler.planning.model_latency import EdgeLatency, ModelLatency
+from scheduler.planning.model_shape import ModelShape
+from scheduler.planning.shape_config import parse_shape
+
+BUILT_IN = "h200-qwen3-8b"
+"""Name of the latency that comes with the package."""
+_H200_BYTES_PER_S = 4.0e12
+"""Five sixths of the 4.8 TB/s of its data sheet, as large copies reach."""
+_MAX_TABLE_CHARACTERS = 1 << 20
+
+_Row: TypeAlias = tuple[int, int, float]
+_TABLE = TypeAdapter(list[_Row])
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """What is planned for."""
+
+    name: str
+    shape: ModelShape | None
+    """None if only times are known; then bytes are not."""
+    latency: ModelLatency
+
+
+def find_subject(model: str | None, latency: str) -> Subject:
+    """Join a model, by name or folder, with a latency, by name or file.
+
+    Without a model it is the one that the latency was measured on.
+
+    Raises:
+        ConfigError: one is not there or not sound, or they do not fit each other.
+    """
+    if latency == BUILT_IN:
+        shape = read_shape(model or "qwen3-8b")
+        return Subject(name=shape.name, shape=shape, latency=built_in_layer().model_latency(shape))
+    path = Path(latency)
+    text = _read(path, f"--latency-model {latency}: neither {BUILT_IN} nor a file")
+    if text.lstrip().startswith("["):
+        shape = read_shape(model or "qwen3-8b")
+        layer = _fit_table(text, path)
+        table = ModelLatency(
+            layers=(layer,) * shape.num_layers,
+            edges=EdgeLatency(),
+            origin=f"fit of the table {path.name}",
+            is_estimate=False,
+        )
+        return Subject(name=shape.name, shape=shape, latency=table)
+    return _of_file(model, parse_latency_file(text, name=f"--latency-model {path}"))
+
+
+def read_shape(model: str) -> ModelShape:
+    """Return the shape of a known name, of a model folder or of a config.json.
+
+    Raises:
+        ConfigError: it is none of them, or the file is not sound.
+    """
+    shape = known_shape(model.lower())
+    if shape is not None:
+        return shape
+    path = Path(model)
+    path = path / "config.json" if path.is_dir() else path
+    known = ", ".join(KNOWN_CONFIGS)
+    text = _read(path, f"--model {model}: neither a model folder nor one of {known}")
+    try:
+        fields = json.loads(text)
+    except ValueError as error:
+        raise ConfigError(f"--model: {path} is not JSON: {error}") from error
+    if not isinstance(fields, dict):
+        raise ConfigError(f"--model: {path} must hold a JSON object, not {type(fields).__name__}")
+    return parse_shape(fields, name=f"--model {path}")
+
+
+def built_in_layer() -> MeasuredLayer:
+    """Return the layer whose times come with the package."""
+    text = resources.files(__package__).joinpath("data", f"{BUILT_IN}.json").read_text("ascii")
+    file = parse_latency_file(text, name=BUILT_IN)
+    shape = known_shape(file.model)
+    assert shape is not None
+    return MeasuredLayer(
+        latency=file.stages[0].latency,
+        shape=shape.layers[0],
+        model=file.model,
+        device=file.device,
+        memory_bytes_per_s=_H200_BYTES_PER_S,
+    )
+
+
+def _of_file(model: str | None, file: LatencyFile) -> Subject:
+    """Use measured stages as they are; the model must have as many layers."""
+    latency = ModelLatency.of_file(file)
+    shape = known_shape(file.model) if model is None else read_shape(model)
+    if model is None and shape is not None and shape.num_layers != latency.num_layers:
+        shape = None
+    if file.stages[0].first_layer:
+        raise ConfigError(
+            f"--latency-model begins at layer {file.stages[0].first_layer}, must begin at layer 0"
+        )
+    if shape is not None and shape.num_layers != latency.num_layers:
+        raise ConfigError(
+            f"--latency-model has {latency.num_layers} layers,"
+            f" but --model {model} has {shape.num_layers}"
+        )
+    return Subject(name=shape.name if shape else file.model, shape=shape, latency=latency)
+
+
+def _fit_table(text: str, path: Path) -> StageLatency:
+    """Fit the times of one layer: rows of [tokens, tokens before them, ms]."""
+    if len(text) > _MAX_TABLE_CHARACTERS:
+        raise ConfigError(
+            f"--latency-model {path} has {len(text)} characters,"
+            f" at most {_MAX_TABLE_CHARACTERS} are read"
+        )
+    try:
+        rows = _TABLE.validate_json(text)
+    except ValidationError as error:
+        raise ConfigError(
+            f"--latency-model {path}: a table has rows of [tokens, tokens before, ms]"
+        ) from error
+    fit = fit_latency(
+        [
+            LatencyPoint(work=Work.of_chunk(before, before + tokens), ms=ms)
+            for tokens, before, ms in rows
+        ]
+    )
+    if fit.latency is None or fit.refused is not None:
+        raise ConfigError(f"--latency-model {path}: {fit.refused}")
+    return fit.latency
+
+
+def _read(path: Path, missing: str) -> str:
+    """Return a file's text."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise ConfigError(missing) from None
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"cannot read {path}: {error}") from error

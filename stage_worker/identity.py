@@ -1,0 +1,22 @@
+"""What a worker says of itself in every stream."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from stage_worker.profile_plan import ProfilePoint
+from stage_worker.stage import StageDescription
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    """A worker, as long as its process lives."""
+
+    incarnation: str
+    """Random, new at every process start."""
+    description: StageDescription
+    kv_capacity_tokens: int
+    peer: str | None
+    """Preferred address of the next stage."""
+    profile: tuple[ProfilePoint, ...] = ()
+    """What microbatches take; empty if that was not measured."""

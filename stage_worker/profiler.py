@@ -1,0 +1,153 @@
+"""Times dummy microbatches on a stage, before it serves. Called on the compute thread.
+
+Contents do not matter for the time: hidden states are random, prefixes are pages full of zeros, and
+decode rows share a small pool, each beginning at another page.
+
+Shapes: T tokens, D hidden size.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+import numpy as np
+import torch
+
+from stage_worker.orders import Entry, Microbatch, SamplingRow
+from stage_worker.profile_plan import (
+    ProfileLimits,
+    ProfilePoint,
+    ProfileShape,
+    Timing,
+    profile_steps,
+)
+from stage_worker.stage import Stage
+
+_NUM_IDS = 64
+"""Token ids are below this, since every vocabulary has as many."""
+
+
+class Profiler:
+    """Runs one profile; progress and cancel may be used from any thread."""
+
+    def __init__(
+        self,
+        limits: ProfileLimits,
+        *,
+        page_tokens: int,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        """Prepare; clock counts seconds."""
+        self.progress = 0.0
+        """Share that is done, 0 <= progress <= 1."""
+        self.doing = ""
+        """The microbatch that runs, for people."""
+        self._limits = limits
+        self._page_tokens = page_tokens
+        self._clock = clock
+        self._cancelled = threading.Event()
+
+    def cancel(self) -> None:
+        """End soon: after the microbatch that runs."""
+        self._cancelled.set()
+
+    def measure(self, stage: Stage) -> tuple[ProfilePoint, ...]:
+        """Return what was timed; blocks for the budget at most, and a little more.
+
+        The stage's pool is replaced, and left empty and as small as it can be.
+        """
+        begun_s = self._clock()
+        dummies = _Dummies(stage, self._limits, self._page_tokens)
+        points: list[ProfilePoint] = []
+        steps = profile_steps(self._limits)
+        try:
+            step = next(steps)
+            while not self._cancelled.is_set():
+                self.progress, self.doing = step.progress, str(step.shape)
+                compute_us = self._time(stage, dummies, step.shape)
+                if step.is_timed:
+                    points.append(ProfilePoint(shape=step.shape, compute_us=compute_us))
+                used_ms = (self._clock() - begun_s) * 1000
+                left_ms = self._limits.budget_ms - used_ms
+                step = steps.send(Timing(ms=compute_us / 1000, left_ms=left_ms))
+        except StopIteration:
+            self.progress = 1.0
+        finally:
+            stage.allocate(num_pages=1, page_tokens=1)
+        return tuple(points)
+
+    def _time(self, stage: Stage, dummies: _Dummies, shape: ProfileShape) -> int:
+        """Run one microbatch and return its microseconds, >= 1."""
+        microbatch = dummies.microbatch(shape)
+        hidden_in_TD, hidden_out_TD = dummies.activations(microbatch.num_tokens)
+        started_s = self._clock()
+        stage.forward(microbatch, hidden_in_TD, hidden_out_TD)
+        compute_us = round((self._clock() - started_s) * 1e6)
+        for entry in microbatch.entries:
+            stage.release(entry.row)
+        return max(compute_us, 1)
+
+
+class _Dummies:
+    """Makes microbatches and activations for a stage, whose pool it allocates."""
+
+    def __init__(self, stage: Stage, limits: ProfileLimits, page_tokens: int) -> None:
+        most_tokens = limits.max_prefix_tokens + limits.max_chunk_tokens
+        self._num_pages = -(-most_tokens // page_tokens)
+        self._page_tokens = page_tokens
+        self._is_first = stage.description.is_first
+        self._is_last = stage.description.is_last
+        stage.allocate(num_pages=self._num_pages, page_tokens=page_tokens)
+        most_rows = max(limits.max_chunk_tokens, limits.max_rows)
+        size = (most_rows, stage.description.hidden_size)
+        generator = torch.Generator().manual_seed(0)
+        self._hidden_in_TD = torch.randn(size, generator=generator).to(stage.description.dtype)
+        self._hidden_out_TD = torch.empty_like(self._hidden_in_TD)
+
+    def activations(self, num_tokens: int) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+        """Return what comes in and where to write, as far as the stage has them."""
+        hidden_in_TD = None if self._is_first else self._hidden_in_TD[:num_tokens]
+        hidden_out_TD = None if self._is_last else self._hidden_out_TD[:num_tokens]
+        return hidden_in_TD, hidden_out_TD
+
+    def microbatch(self, shape: ProfileShape) -> Microbatch:
+        """Make a microbatch of rows that begin with it."""
+        num_entries = max(shape.num_rows, 1)
+        entries = tuple(self._entry(shape, row) for row in range(num_entries))
+        num_tokens = sum(entry.num_tokens for entry in entries)
+        sampling = tuple(map(_greedy, range(shape.num_rows))) if self._is_last else ()
+        ids = np.arange(num_tokens, dtype=np.uint32) % _NUM_IDS
+        return Microbatch(
+            epoch=0,
+            seq_no=0,
+            entries=entries,
+            token_ids=ids if self._is_first else None,
+            sampling=sampling,
+        )
+
+    def _entry(self, shape: ProfileShape, row: int) -> Entry:
+        """Make a chunk, or one of the decode rows."""
+        num_tokens = 1 if shape.num_rows else shape.chunk_tokens
+        num_pages = -(-(shape.prefix_tokens + num_tokens) // self._page_tokens)
+        first = row * self._num_pages // max(shape.num_rows, 1)
+        page_ids = tuple((first + page) % self._num_pages for page in range(num_pages))
+        return Entry(
+            row=row, start=shape.prefix_tokens, num_tokens=num_tokens, new_page_ids=page_ids
+        )
+
+
+def _greedy(row: int) -> SamplingRow:
+    """Choose the most likely token of an entry that is its row."""
+    return SamplingRow(
+        entry=row,
+        row=row,
+        seed=0,
+        child=0,
+        position=0,
+        temperature=0.0,
+        top_p=1.0,
+        top_k=0,
+        min_p=0.0,
+    )

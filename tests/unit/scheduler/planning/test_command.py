@@ -1,0 +1,178 @@
+"""`chunkmesh plan` as users run it."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from importlib.metadata import EntryPoint
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from typer.testing import CliRunner, Result
+
+from chunkmesh.cli.__main__ import SERVICE_COMMANDS, add_service_commands
+from scheduler.latency_file import LatencyFile, SavedStage
+from scheduler.planning.command import app
+
+_PYPROJECT = Path(__file__).parents[4] / "pyproject.toml"
+_QUICK = ("--strategy", "fixed", "--strategy", "optimal")
+
+
+def _run(*words: str) -> Result:
+    return CliRunner().invoke(app, list(words))
+
+
+def _json(*words: str) -> Any:
+    result = _run(*words, "--json")
+    assert (result.exit_code, result.stderr) == (0, "")
+    return json.loads(result.stdout)
+
+
+def test_the_command_is_found_by_its_entry_point() -> None:
+    """What the package declares must load, and become a command of `chunkmesh`."""
+    declared = tomllib.loads(_PYPROJECT.read_text())["project"]["entry-points"][SERVICE_COMMANDS]
+    entries = [EntryPoint(name, value, SERVICE_COMMANDS) for name, value in declared.items()]
+    root = typer.Typer()
+    add_service_commands(root, entries)
+    root.command("other")(lambda: None)
+    shown = CliRunner().invoke(root, ["--help"])
+    assert all(f" {name} " in shown.stdout for name in declared)
+
+
+def test_all_strategies_side_by_side() -> None:
+    """The object that programs read: every strategy, its chunks and its figures."""
+    found = _json("--tokens", "16K", "--stages", "2", "--page-size", "64")
+    strategies = [plan["strategy"] for plan in found["plans"]]
+    assert strategies == ["fixed", "best-fixed", "dynamic", "best-dynamic", "optimal"]
+    for plan in found["plans"]:
+        assert sum(plan["chunks"]) == 16_384
+        assert plan["is_simulated"]
+        assert 0 < plan["bubble_ratio"] < 1
+        assert plan["throughput_tokens_s"] == pytest.approx(16_384_000 / plan["ttft_ms"], rel=1e-3)
+        assert plan["link_bytes"] == 16_384 * 4096 * 2
+        assert plan["kv_bytes_per_stage"] == [18 * 2048 * 16_384 * 2] * 2
+    assert found["plans"][0]["chunks"] == [4096] * 4
+    assert found["plans"][0]["equal_bubble_ratio"] == 0.2
+    assert found["model"]["name"] == "qwen3-8b"
+    assert found["latency"]["is_estimate"] is False
+    assert found["communication"][0]["pipeline_bytes"] == 16_384 * 4096 * 2
+
+
+def test_given_stages_and_chunk_settings_are_used(tmp_path: Path) -> None:
+    """A latency file, a size and a factor give the chunks of the rule that is known by them."""
+    file = LatencyFile(
+        model="mine",
+        device="gpu",
+        stages=(SavedStage(first_layer=0, last_layer=7, ms_per_token=0.065536, ms_per_pair=1e-6),),
+    )
+    path = tmp_path / "latency.json"
+    path.write_text(file.to_json())
+    model = ("--latency-model", str(path), "--stages", "4", "--tokens", "32768")
+    chunks_of = ("--page-size", "64", "--chunked-prefill-size", "4096", "--strategy", "dynamic")
+    words = (*model, *chunks_of)
+    found = _json(*words, "--dynamic-chunking-smooth-factor", "1")
+    chunks = [4096, 3648, 3328, 3136, 2880, 2752, 2624, 2496, 2368, 2304, 2240, 896]
+    assert found["plans"][0]["chunks"] == chunks
+    assert found["plans"][0]["link_bytes"] is None
+    assert found["communication"] == []
+    assert _run(*words).exit_code == 0
+
+
+def test_several_lengths_and_requests() -> None:
+    """Each length has its plans; of prompts in a row the last waits for the others."""
+    found = _json("--tokens", "4K,8192", "--num-requests", "3", *_QUICK)
+    assert [plan["tokens"] for plan in found["plans"]] == [4096, 4096, 8192, 8192]
+    assert all(plan["finish_ms"] > plan["ttft_ms"] for plan in found["plans"])
+
+
+def test_named_layers_are_used() -> None:
+    """Users may have stages that are not equal."""
+    found = _json("--layers", "0-9,10-35", "--tokens", "8K", *_QUICK)
+    assert found["plans"][0]["layers"] == ["0-9", "10-35"]
+
+
+def test_auto_partition_balances_a_slow_end(tmp_path: Path) -> None:
+    """Where each microbatch pays for a head, the last stage gets fewer layers and all is faster."""
+    stage = SavedStage(first_layer=0, last_layer=14, ms_per_token=0.1, ms_per_pair=1e-6)
+    last = stage.model_copy(update={"first_layer": 15, "last_layer": 29, "edge_ms": 40.0})
+    path = tmp_path / "latency.json"
+    path.write_text(LatencyFile(model="mine", device="cpu", stages=(stage, last)).to_json())
+    words = ("--latency-model", str(path), "--stages", "2", "--tokens", "8K", *_QUICK)
+    even, auto = _json(*words), _json(*words, "--partition", "auto")
+    assert even["plans"][1]["layers"] == ["0-14", "15-29"]
+    assert auto["plans"][1]["layers"] == ["0-15", "16-29"]
+    assert auto["plans"][1]["ttft_ms"] < even["plans"][1]["ttft_ms"]
+
+
+def test_auto_partition_keeps_the_even_split_where_it_is_as_good() -> None:
+    """DeepSeek's last stage could give its light first one a layer, but would fill slower."""
+    words = ("--model", "deepseek-v3.1", "--stages", "8", "--tokens", "8K", *_QUICK)
+    even, auto = _json(*words), _json(*words, "--partition", "auto")
+    assert auto["plans"] == even["plans"]
+    assert auto["latency"]["is_estimate"] is True
+
+
+def test_the_tables_tell_all() -> None:
+    """People see what programs see, and that scaled figures are an estimate."""
+    shown = _run("--model", "llama-3.1-8b", "--tokens", "128K", "--lanes", *_QUICK)
+    assert shown.exit_code == 0
+    for words in ("ESTIMATE", "llama-3.1-8b", "efficiency", "KV of 128K", "tensor parallel"):
+        assert words in shown.stdout
+    assert "stage 3 .." in shown.stdout
+
+
+def test_pictures_are_written(tmp_path: Path) -> None:
+    """Chunks over stages, as PNG and as SVG."""
+    for name, begin in (("plan.png", b"\x89PNG"), ("plan.svg", b"<?xml")):
+        path = tmp_path / name
+        assert _run("--tokens", "8K,16K", "--picture", str(path), *_QUICK).exit_code == 0
+        assert path.read_bytes().startswith(begin)
+
+
+def test_a_sweep_goes_over_stages_and_lengths(tmp_path: Path) -> None:
+    """Numbers of stages beyond the layers are left out and named, not an error."""
+    path = tmp_path / "sweep.svg"
+    words = ("--sweep", "stages=16..64,tokens=4K..8K", *_QUICK)
+    found = _json(*words, "--picture", str(path))
+    cells = [(plan["stages"], plan["tokens"]) for plan in found["plans"][::2]]
+    assert cells == [(16, 4096), (16, 8192), (32, 4096), (32, 8192)]
+    assert found["skipped_stages"] == [64]
+    assert path.read_bytes().startswith(b"<?xml")
+    assert "left out: 64 stages" in _run(*words).stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--stages", "37"), "36 layers cannot be split over 37 stages"),
+        (("--stages", "0"), "greater than or equal to 1"),
+        (("--tokens", "many"), "'many' is no number"),
+        (("--model", "gpt-9"), "neither a model folder nor one of"),
+        (("--latency-model", "none.json"), "nor a file"),
+        (("--layers", "0-9"), "layers 10-35 missing"),
+        (("--layers", "0-9,10-35", "--stages", "2"), "--stages and --layers exclude each other"),
+        (("--layers", "0-9,10-35", "--partition", "auto"), "exclude each other"),
+        (("--sweep", "stages=1..4", "--stages", "2"), "exclude each other"),
+        (("--picture", "plan.pdf"), "must end in .png or .svg"),
+        (("--dynamic-chunking-smooth-factor", "1.5"), "less than or equal to 1"),
+        (("--strategy", "clever"), "'clever' is not one of"),
+        (("--sweep", "stages=50..60"), "36 layers cannot be split over 50 stages"),
+    ],
+)
+def test_wrong_usage_is_named(words: tuple[str, ...], said: str) -> None:
+    """Value and limit, and the exit status of wrong usage."""
+    result = _run(*words)
+    assert result.exit_code == 2
+    assert said in " ".join(result.stderr.replace("\u2502", " ").split())
+
+
+def test_what_is_too_large_to_draw_is_named(tmp_path: Path) -> None:
+    """Nothing is written, and the message says what to choose less of."""
+    path = tmp_path / "plan.png"
+    words = ("--tokens", "1M", "--num-requests", "8", "--strategy", "fixed")
+    result = _run(*words, "--picture", str(path))
+    assert result.exit_code == 2
+    assert "too many to draw" in result.stderr
+    assert not path.exists()
