@@ -20,6 +20,7 @@ from scheduler.decode_groups import DecodeGroups
 from scheduler.engine_config import EngineConfig
 from scheduler.events import RouteFormed
 from scheduler.fork import fork
+from scheduler.given_chunks import given_ends
 from scheduler.loads import LoadEnd, Loads
 from scheduler.pages import PageAllocator
 from scheduler.part import Part
@@ -205,7 +206,9 @@ class Route:
     def _start_prefill(self, request: Request, *, hit_pages: int, now_s: float) -> None:
         """Cut what is left of the known tokens."""
         start = hit_pages * self._config.page_tokens
-        chunks = ChunkPlan(start=start, ends=self._chunks.cut(start, request.known_tokens))
+        end, given = request.known_tokens, request.spec.chunk_tokens
+        ends = given_ends(given, start, end) if given else self._chunks.cut(start, end)
+        chunks = ChunkPlan(start=start, ends=ends)
         request.start_prefill(chunks, hit_pages=hit_pages, now_s=now_s)
 
     def _free_if_gone(self, request: Request) -> None:
