@@ -14,15 +14,19 @@ COMMON_NAMES = frozenset({"host", "log_level", "log_format"})
 SERVICE_NAMES: Mapping[str, frozenset[str]] = {
     "scheduler": frozenset(
         {
+            "chunk_strategy",
             "chunked_prefill_size",
             "context_length",
             "decode_groups",
             "drain_timeout",
+            "dynamic_chunking_smooth_factor",
+            "enable_dynamic_chunking",
             "hicache_url",
             "http_port",
             "internal_port",
             "latency_model",
             "load_timeout",
+            "max_chunk_ms",
             "max_outstanding_stores",
             "max_queued_requests",
             "max_running_requests",
@@ -30,6 +34,7 @@ SERVICE_NAMES: Mapping[str, frozenset[str]] = {
             "page_size",
             "port",
             "pp_async_batch_depth",
+            "pp_max_micro_batch_size",
             "served_model_name",
             "worker_timeout",
         }

@@ -167,8 +167,11 @@ class Progress:
     cached: int
     processed: int
     chunk_index: int
+    """Chunks done, >= 1."""
     chunks_planned: int
+    """Chunks in all, >= chunk_index; a prediction until the last is sent."""
     eta_s: float
+    """Until the prompt is computed, >= 0; 0 when it is."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

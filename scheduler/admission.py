@@ -7,11 +7,16 @@ makes room (preemption.py). The last output token is never fed back and needs no
 So that newcomers do not at once push others out, one page must be left for each running output.
 When nothing runs, the pool is free or becomes free by itself, and the door has let in only what
 fits it.
+
+Who lacks a place may be passed by those behind it that need less, so that a short prompt does not
+wait for a long one that waits for pages. But only so often: then nobody is admitted before it, and
+its pages come back as others end.
 """
 
 from __future__ import annotations
 
 import bisect
+from collections.abc import Callable
 
 from chunkmesh.errors import ChunkMeshError, InvalidRequest, Overloaded
 from scheduler.engine_config import EngineConfig
@@ -19,6 +24,10 @@ from scheduler.events import RequestSpec
 from scheduler.request import Request, RequestState
 
 OVERLOADED_RETRY_S = 1.0
+MAX_PASSED = 16
+"""So many may be admitted before one that waits for more than they need."""
+_LOOK_AHEAD = 8
+"""So many that lack a place are looked at."""
 
 
 def pages_needed(
@@ -45,7 +54,7 @@ def pages_at_start(request: Request, config: EngineConfig) -> int:
 
 
 class Admission:
-    """The queue of outputs that have no row: the oldest is served first.
+    """The queue of outputs that have no row: of the highest priority the oldest is served first.
 
     A new request is younger than all others; one that was preempted takes its old place again.
     """
@@ -54,7 +63,7 @@ class Admission:
         """Begin with nobody waiting."""
         self._config = config
         self._queue: list[Request] = []
-        """WAITING and QUEUED outputs, ascending by age."""
+        """WAITING and QUEUED outputs, ascending by rank."""
 
     def __len__(self) -> int:
         return len(self._queue)
@@ -78,18 +87,32 @@ class Admission:
         return None
 
     def add(self, request: Request) -> None:
-        """Let an output wait behind all that are older."""
-        bisect.insort(self._queue, request, key=_age)
+        """Let an output wait behind all that are served before it."""
+        bisect.insort(self._queue, request, key=_rank)
 
     def remove(self, request: Request) -> None:
         """Take an output out, if it waits."""
-        index = bisect.bisect_left(self._queue, request.age, key=_age)
+        index = bisect.bisect_left(self._queue, request.rank, key=_rank)
         if self._queue[index : index + 1] == [request]:
             del self._queue[index]
 
-    def head(self) -> Request | None:
-        """Return who is next; one whose match is pending is passed until it is known."""
-        return next((r for r in self._queue if r.state is RequestState.QUEUED), None)
+    def take_next(self, has_place: Callable[[Request], bool]) -> Request | None:
+        """Take out who is next and has a place, if there is one; note whom it has passed.
+
+        One whose match is pending is passed until that is known, and does not count it.
+        """
+        passed: list[Request] = []
+        for index, request in enumerate(self._queue):
+            if request.state is not RequestState.QUEUED:
+                continue
+            if has_place(request):
+                for each in passed:
+                    each.num_passed += 1
+                return self._queue.pop(index)
+            passed.append(request)
+            if request.num_passed >= MAX_PASSED or len(passed) == _LOOK_AHEAD:
+                return None
+        return None
 
     def _too_large(self, spec: RequestSpec, num_pages: int) -> InvalidRequest | None:
         """Return how far a request could outgrow the pool, if so; name what is too much."""
@@ -115,5 +138,5 @@ class Admission:
         )
 
 
-def _age(request: Request) -> tuple[int, int]:
-    return request.age
+def _rank(request: Request) -> tuple[int, int, int]:
+    return request.rank

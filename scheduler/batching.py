@@ -1,56 +1,64 @@
 """What goes into the next microbatch. Pure.
 
-One decode group's rows first, so that nobody waits for a long prompt; then whole chunks, in the
-order of admission, as far as the chunk budget goes. Decode rows do not count against it: chunks
-keep the borders that their strategy chose, and a long prompt is not slowed down by those who
-decode.
+One decode group's rows first, so that nobody waits for a long prompt; then chunks, as far as the
+budget goes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 
 import numpy as np
 
 from chunkmesh.errors import InvariantViolated
 from scheduler.actions import PlannedEntry, PlannedSample, PlannedTargets, SendMicrobatch
+from scheduler.budget import Budget
 from scheduler.decode_groups import DecodeGroups
-from scheduler.part import Part, decode_step, take_chunk
+from scheduler.part import Part, decode_step, work_of
 from scheduler.request import Request, RequestState
 
 
 def next_parts(
     groups: DecodeGroups,
     admitted: Iterable[Request],
+    budget: Budget,
     *,
     stalled: Collection[Request] = (),
-    chunk_budget_tokens: int,
+    max_requests: int | None = None,
 ) -> tuple[Part, ...]:
     """Choose the parts of the next microbatch and count them as sent; empty if there is no work.
 
-    stalled are members of the groups that wait for a page.
-
-    A chunk that does not fit behind others waits, and a smaller one may pass it. The first is taken
-    whatever its size, so that a strategy's long chunk cannot wait for ever.
+    Args:
+        groups: of those who decode.
+        admitted: all outputs with a row.
+        budget: chooses the chunks.
+        stalled: members of the groups that wait for a page.
+        max_requests: parts at most; no group has more members.
     """
-    parts = [decode_step(request) for request in groups.take_ready(stalled)]
-    left = chunk_budget_tokens
-    for request in admitted:
-        if left <= 0:
-            break
-        if request.state is not RequestState.PREFILL or request.chunks is None:
-            continue
-        num_tokens = request.chunks.next_tokens
-        if num_tokens and (num_tokens <= left or left == chunk_budget_tokens):
-            parts.append(take_chunk(request))
-            left -= num_tokens
-    return tuple(parts)
+    rows = [decode_step(request) for request in groups.take_ready(stalled)]
+    prefilling = [
+        request
+        for request in admitted
+        if request.state is RequestState.PREFILL and not request.prefill.is_sent
+    ]
+    most = len(prefilling) if max_requests is None else max_requests - len(rows)
+    if not prefilling or most <= 0:
+        return tuple(rows)
+    return (*rows, *budget.fill(prefilling, beside=work_of(rows), most=most))
 
 
 def describe(
-    parts: tuple[Part, ...], *, epoch: int, seq_no: int, page_tokens: int
+    parts: Sequence[Part],
+    *,
+    epoch: int,
+    seq_no: int,
+    page_tokens: int,
+    predicted_ms: tuple[float, ...] = (),
 ) -> SendMicrobatch:
-    """Write down parts for the stages; the pages that it names count as known to them."""
+    """Write down parts for the stages; the pages that it names count as known to them.
+
+    predicted_ms is what each stage should take, if that is known.
+    """
     return SendMicrobatch(
         epoch=epoch,
         seq_no=seq_no,
@@ -60,6 +68,7 @@ def describe(
         prompt_targets=tuple(
             _targets(index, part) for index, part in enumerate(parts) if part.num_targets
         ),
+        predicted_ms=predicted_ms,
     )
 
 

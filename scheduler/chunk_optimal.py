@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from scheduler.chunk_reach import ChunkReach
 from scheduler.latency_model import PipelineLatency
 from scheduler.pipeline_time import NO_LINK, LinkTime
+from scheduler.prompt_cuts import cut_from_the_end, even_out
 from scheduler.slot_search import SlotPlan, SlotSearch
 
 _LEAST_ALIGNMENT_TOKENS = 64
@@ -26,6 +27,15 @@ class OptimalChunks:
     max_chunk_ms: float | None = None
     """Longest chunk, for those who wait between; one of a single aligned cell is always allowed."""
     link: LinkTime = NO_LINK
+    reach: ChunkReach = dataclasses.field(init=False, repr=False, compare=False)
+    """Which borders there can be; aligned as coarsely as the largest chunk allows."""
+
+    def __post_init__(self) -> None:
+        largest = math.inf if self.max_chunk_tokens is None else self.max_chunk_tokens
+        wanted = (math.lcm(self.page_tokens, _LEAST_ALIGNMENT_TOKENS), self.page_tokens, 1)
+        align = next(tokens for tokens in wanted if tokens <= largest)
+        reach = ChunkReach(self.latency, align_tokens=align, max_chunk_tokens=self.max_chunk_tokens)
+        object.__setattr__(self, "reach", reach)
 
     def cut(self, start: int, end: int) -> Sequence[int]:
         """Return the ends of the chunks of [start, end)."""
@@ -34,13 +44,11 @@ class OptimalChunks:
     def cut_all(self, ranges: Sequence[tuple[int, int]]) -> SlotPlan:
         """Cut what is left of several prompts, at least one, none empty, to one common slot."""
         search = SlotSearch(
-            latency=self.latency, reach=self._reach(), ranges=tuple(ranges), link=self.link
+            latency=self.latency, reach=self.reach, ranges=tuple(ranges), link=self.link
         )
         return search.best(math.inf if self.max_chunk_ms is None else self.max_chunk_ms)
 
-    def _reach(self) -> ChunkReach:
-        """Align as coarsely as the largest chunk allows."""
-        largest = math.inf if self.max_chunk_tokens is None else self.max_chunk_tokens
-        wanted = (math.lcm(self.page_tokens, _LEAST_ALIGNMENT_TOKENS), self.page_tokens, 1)
-        align = next(tokens for tokens in wanted if tokens <= largest)
-        return ChunkReach(self.latency, align_tokens=align, max_chunk_tokens=self.max_chunk_tokens)
+    def cut_to(self, start: int, end: int, slot_ms: float) -> Sequence[int]:
+        """Return the ends of the fewest chunks of slot_ms at most, of about equal time."""
+        span = start, end
+        return even_out(self.reach, span, cut_from_the_end(self.reach, span, slot_ms))

@@ -12,7 +12,7 @@ import math
 
 import numpy as np
 
-from scheduler.latency_model import FloatArray, PipelineLatency, StageLatency
+from scheduler.latency_model import FloatArray, PipelineLatency, StageLatency, Work
 
 _ROUNDING = 1e-12
 """So much longer than its cap, relatively, a chunk may be: the cap may be its own time."""
@@ -44,6 +44,23 @@ class ChunkReach:
     def chunk_ms(self, start: int, end: int) -> float:
         """Return the time of a chunk on the stage that is slowest with it."""
         return max(stage.chunk_ms(start, end) for stage in self.rhythm)
+
+    def grows_ms(self, start: int, end: int) -> float:
+        """Return what a chunk adds to a microbatch above the floor, where that is most."""
+        x, pairs = end - start, end * end - start * start
+        return max(b * x + a * pairs + g * start for a, b, g, _ in self._terms)
+
+    def beside_ms(self, work: Work) -> float:
+        """Return what other work adds, where that is most."""
+        return max(stage.grows_ms(work) for stage in self.rhythm)
+
+    def fits(self, start: int, end: int, cap_ms: float) -> bool:
+        """Say whether a chunk is within a cap that is above the floor, but for what is beside."""
+        x, pairs = end - start - _ROUNDING_TOKENS, end * end - start * start
+        return all(
+            fixed_ms + b * x + a * pairs + g * start <= cap_ms * (1 + _ROUNDING)
+            for a, b, g, fixed_ms in self._terms
+        )
 
     def chunks_ms(self, starts: FloatArray, ends: FloatArray) -> FloatArray:
         """Return the times of chunks, each on the stage that is slowest with it."""

@@ -11,6 +11,8 @@ import time
 from collections.abc import Callable
 from typing import assert_never
 
+import structlog
+
 from chunkmesh.errors import StageUnavailable
 from chunkmesh.v1 import stage_pb2 as pb
 from scheduler import actions, codec, events
@@ -18,12 +20,14 @@ from scheduler.cache_calls import CacheCalls
 from scheduler.engine import ROUTE_RETRY_S, Engine
 from scheduler.engine_config import EngineConfig
 from scheduler.hicache_client import HiCacheClient
-from scheduler.metrics import count_preemptions
+from scheduler.metrics import count_preemptions, show_pipeline
 from scheduler.request_stream import RequestStream
 from scheduler.timeline import Track, to_us
 from scheduler.timeline_history import RequestTimeline, TimelineHistory
 from scheduler.worker_stream import WorkerStream
 from scheduler.workers import LOOK_S, Workers, new_registry
+
+_log = structlog.get_logger(__name__)
 
 
 class ControlLoop:
@@ -74,7 +78,7 @@ class ControlLoop:
                 await asyncio.sleep(LOOK_S)
                 self.workers.look_at_clock(self._worker_timeout_s)
                 self._handle(events.Tick())
-                self._count_preemptions()
+                self._show_engine()
                 self._cache.check()
         finally:
             await self._cache.close()
@@ -148,6 +152,8 @@ class ControlLoop:
         now_s = time.monotonic()
         for action in self.engine.handle(event, now_s):
             self._perform(action, now_s)
+        if isinstance(event, events.RouteFormed):
+            self._log_chunks()
         if isinstance(event, (events.RouteFormed, events.RouteLost)):
             self._on_ready(isinstance(event, events.RouteFormed))
 
@@ -222,11 +228,25 @@ class ControlLoop:
                 stream.fail(action.error)
                 self._drop(action.request_id)
 
-    def _count_preemptions(self) -> None:
-        """Bring the metric up to what the engine has counted, of requests that failed too."""
-        num_preemptions = self.engine.snapshot().num_preemptions
-        count_preemptions(num_preemptions - self._num_preemptions)
-        self._num_preemptions = num_preemptions
+    def _show_engine(self) -> None:
+        """Bring metrics up to what the engine has counted, of requests that failed too."""
+        now = self.engine.snapshot()
+        count_preemptions(now.num_preemptions - self._num_preemptions)
+        self._num_preemptions = now.num_preemptions
+        show_pipeline(now)
+
+    def _log_chunks(self) -> None:
+        """Say how prompts are cut on a new route."""
+        now = self.engine.snapshot()
+        if now.chunk_strategy_reason:
+            _log.warning(
+                "chunk strategy replaced",
+                asked=self.config.chunk_strategy,
+                strategy=now.chunk_strategy,
+                reason=now.chunk_strategy_reason,
+            )
+        else:
+            _log.info("chunk strategy", strategy=now.chunk_strategy)
 
     def _drop(self, request_id: str) -> None:
         """Forget a request that has ended, but for its timeline."""

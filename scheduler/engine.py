@@ -16,9 +16,10 @@ from __future__ import annotations
 
 from chunkmesh.errors import ChunkMeshError, InvariantViolated, ModelFault, StageUnavailable
 from chunkmesh.logprobs import TokenLogprobs
-from scheduler.actions import Action, Failed, MatchPrefix, Output, ReleaseLease
+from scheduler import prefix_match
+from scheduler.actions import Action, Failed, Output, ReleaseLease
 from scheduler.admission import Admission
-from scheduler.chunking import ChunkStrategy, FixedChunks
+from scheduler.chunking import ChunkStrategy
 from scheduler.engine_config import EngineConfig
 from scheduler.events import (
     Acked,
@@ -35,11 +36,11 @@ from scheduler.events import (
 )
 from scheduler.fork import copies
 from scheduler.live_outputs import LiveOutputs
-from scheduler.output import aborted, chunk_done, finished, push_token, tell_prompt
+from scheduler.output import aborted, chunk_done, finished, progress, push_token, tell_prompt
 from scheduler.request import Request, RequestState
 from scheduler.results import PartResult, deal
-from scheduler.route import Route, release_lease
-from scheduler.snapshot import Snapshot
+from scheduler.route import Route, release_lease, route_of
+from scheduler.snapshot import Snapshot, snapshot_of
 
 ROUTE_RETRY_S = 2.0
 NO_CHOICE = (
@@ -52,9 +53,9 @@ class Engine:
     """Owner of all requests and of the route that they run on."""
 
     def __init__(self, config: EngineConfig, chunks: ChunkStrategy | None = None) -> None:
-        """Begin without a route; chunks of chunked_prefill_tokens unless a strategy is given."""
+        """Begin without a route; cut by chunks if given, whatever config asks for."""
         self._config = config
-        self._chunks = chunks or FixedChunks(config.chunked_prefill_tokens)
+        self._chunks = chunks
         self._epoch = 0
         """Of the last route formed; the current one's if a route stands."""
         self._route: Route | None = None
@@ -101,17 +102,14 @@ class Engine:
 
     def snapshot(self) -> Snapshot:
         """Count what there is."""
-        route = self._route
-        return Snapshot(
-            epoch=self._epoch,
-            num_pages=route.pages.num_pages if route else 0,
-            num_free_pages=route.pages.num_free if route else 0,
-            num_running=route.rows.num_taken if route else 0,
-            num_waiting=len(self._queue),
-            num_in_flight=route.pipeline.num_in_flight if route else 0,
-            num_loads=len(route.loads) if route else 0,
-            num_stores=len(route.stores) if route else 0,
-            num_preemptions=self._num_preemptions,
+        return snapshot_of(
+            self._route,
+            Snapshot(
+                epoch=self._epoch,
+                num_waiting=len(self._queue),
+                num_preemptions=self._num_preemptions,
+                chunk_strategy=self._config.chunk_strategy,
+            ),
         )
 
     def _go_on(self, now_s: float) -> list[Action]:
@@ -125,10 +123,9 @@ class Engine:
             actions += self._wait(leaver)
         for end in route.loads.expire(now_s):
             actions += route.end_load(end, now_s=now_s)
-        while (request := self._queue.head()) is not None and route.has_place(request):
-            self._queue.remove(request)
+        while (request := self._queue.take_next(route.has_place)) is not None:
             actions += route.admit(request, now_s=now_s)
-        while (microbatch := route.next_microbatch()) is not None:
+        while (microbatch := route.next_microbatch(now_s)) is not None:
             actions.append(microbatch)
         return actions
 
@@ -136,6 +133,10 @@ class Engine:
         """Start clean on a new route; whatever was left on an old one fails."""
         if event.epoch <= self._epoch:
             raise InvariantViolated(f"epoch {event.epoch} formed after {self._epoch}")
+        if event.latency is not None and event.latency.num_stages != event.num_stages:
+            raise InvariantViolated(
+                f"latency of {event.latency.num_stages} stages, the route has {event.num_stages}"
+            )
         actions = self._route_lost("the route was formed anew")
         self._epoch = event.epoch
         self._route = Route(event, self._config, self._chunks)
@@ -167,15 +168,9 @@ class Engine:
         return self._wait(request)
 
     def _wait(self, request: Request) -> list[Action]:
-        """Let an output wait, and ask for its prefix: never for its last known token."""
+        """Let an output wait, and ask for its prefix."""
         self._queue.add(request)
-        page_tokens = self._config.page_tokens
-        num_pages = (request.known_tokens - 1) // page_tokens
-        if not num_pages or request.needs_whole_prompt:
-            request.move(RequestState.QUEUED)
-            return []
-        digests = request.leading_digests(num_pages, page_tokens)
-        return [MatchPrefix(request_id=request.request_id, child=request.child, digests=digests)]
+        return prefix_match.ask(request, self._config.page_tokens)
 
     def _matched(self, event: Matched) -> list[Action]:
         """Note how much HiCache has; whoever ended meanwhile only gives the lease back."""
@@ -188,23 +183,23 @@ class Engine:
 
     def _loaded(self, event: Loaded, now_s: float) -> list[Action]:
         """Take one stage's part of a hit."""
-        if (route := self._route_of(event.epoch, event.stage)) is None:
+        if (route := route_of(event, self._route, self._epoch)) is None:
             return []
         end = route.loads.loaded(event.stage, event.load_id, event.num_pages)
         return [] if end is None else route.end_load(end, now_s=now_s)
 
     def _stored(self, event: Stored) -> list[Action]:
         """Take one stage's end of a store."""
-        if (route := self._route_of(event.epoch, event.stage)) is None:
+        if (route := route_of(event, self._route, self._epoch)) is None:
             return []
         return [*route.stores.stored(event.stage, event.store_id, event.stored)]
 
     def _acked(self, event: Acked, now_s: float) -> list[Action]:
         """Take one stage's acknowledgement, and with the last stage's the results."""
-        route = self._route_of(event.epoch, event.stage)
+        route = route_of(event, self._route, self._epoch)
         if route is None:
             return []
-        parts = route.pipeline.ack(event)
+        parts = route.ack(event, now_s)
         if parts is None:
             return []
         actions: list[Action] = []
@@ -223,7 +218,9 @@ class Engine:
             return []
         if not result.is_whole:
             return self._fail(request.request_id, ModelFault(NO_CHOICE))
-        actions: list[Action] = [*chunk_done(request, now_s)] if part.is_chunk else []
+        actions: list[Action] = []
+        if part.is_chunk and chunk_done(request):
+            actions.append(progress(request, route.eta_s(request, now_s)))
         if result.prompt_logprobs is not None:
             actions += tell_prompt(request, part.start + 1, result.prompt_logprobs)
         if part.num_samples > 1:
@@ -283,18 +280,3 @@ class Engine:
         if self._route is not None and request.row is not None:
             actions += self._route.leave(request)
         return actions
-
-    def _route_of(self, epoch: int, stage: int) -> Route | None:
-        """Return the route that a stage speaks of, or None if that is gone.
-
-        Raises:
-            InvariantViolated: the epoch was never formed or has no such stage.
-        """
-        if epoch > self._epoch:
-            raise InvariantViolated(f"message of epoch {epoch}, the latest is {self._epoch}")
-        route = self._route
-        if route is None or epoch < route.epoch:
-            return None
-        if not 0 <= stage < route.num_stages:
-            raise InvariantViolated(f"message of stage {stage}, the route has {route.num_stages}")
-        return route

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import math
+from typing import Literal, get_args
 
 from chunkmesh.errors import ConfigError
+
+ChunkStrategyName = Literal["fixed", "dynamic", "optimal"]
+CHUNK_STRATEGIES: tuple[ChunkStrategyName, ...] = get_args(ChunkStrategyName)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +32,16 @@ class EngineConfig:
     """Added to the in-flight window of num_stages + 1; if negative it shrinks, at most to 1."""
     decode_groups: int | None = None
     """Groups that decoding requests are spread over, >= 1; None means as many as stages."""
+    max_microbatch_requests: int | None = None
+    """Most requests in one microbatch, >= 1; None means no limit."""
+    chunk_strategy: ChunkStrategyName = "optimal"
+    """How prompts are cut where the stages' latency is known well enough; else fixed."""
+    dynamic_smooth_factor: float = 0.75
+    """In [0, 1]; of dynamic chunks."""
+    max_chunk_ms: float | None = None
+    """Longest microbatch with a chunk that optimal plans, > 0; None means no limit."""
+    context_tokens: int | None = None
+    """Longest prompt and output together, >= 1, which dynamic chunks look at; None means none."""
 
     def __post_init__(self) -> None:
         """Check the ranges.
@@ -45,8 +60,15 @@ class EngineConfig:
                 raise ConfigError(f"{name} is {value}, must be at least {least}")
         if not self.load_timeout_s > 0:
             raise ConfigError(f"load_timeout_s is {self.load_timeout_s}, must be above 0")
-        if self.decode_groups is not None and self.decode_groups < 1:
-            raise ConfigError(f"decode_groups is {self.decode_groups}, must be at least 1")
+        for name in ("decode_groups", "max_microbatch_requests", "context_tokens"):
+            if (count := getattr(self, name)) is not None and count < 1:
+                raise ConfigError(f"{name} is {count}, must be at least 1")
+        if not 0 <= self.dynamic_smooth_factor <= 1:
+            raise ConfigError(
+                f"dynamic_smooth_factor is {self.dynamic_smooth_factor}, must be in [0, 1]"
+            )
+        if self.max_chunk_ms is not None and not 0 < self.max_chunk_ms < math.inf:
+            raise ConfigError(f"max_chunk_ms is {self.max_chunk_ms}, must be above 0 and finite")
 
     @property
     def max_microbatch_tokens(self) -> int:
@@ -58,8 +80,14 @@ class EngineConfig:
         return max(1, num_stages + 1 + self.pp_async_batch_depth)
 
     def num_decode_groups(self, num_stages: int) -> int:
-        """Return how many groups decoding requests are spread over, >= 1."""
-        return self.decode_groups or num_stages
+        """Return how many groups decoding requests are spread over, >= 1.
+
+        So many at least that no group outgrows a microbatch.
+        """
+        num_groups = self.decode_groups or num_stages
+        if self.max_microbatch_requests is None:
+            return num_groups
+        return max(num_groups, -(-self.max_running_requests // self.max_microbatch_requests))
 
     def pages_for(self, num_tokens: int) -> int:
         """Return the pages that num_tokens positions take."""

@@ -37,7 +37,7 @@ def fork(first: Request, page_tokens: int) -> list[Request]:
             page_ids=first.page_ids[:num_shared] + list(reserve.page_ids[index : index + 1]),
             num_shared_pages=num_shared,
             is_counted=first.is_counted,
-            chunks=first.chunks,
+            last_prefill=first.last_prefill,
             prefill_started_s=first.prefill_started_s,
             told_tokens=first.told_tokens,
             num_prompt_logprobs=first.num_prompt_logprobs,

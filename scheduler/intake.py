@@ -57,6 +57,7 @@ class Intake:
             InvalidRequest: something in it is impossible; names field, value and limit.
         """
         validation.check_request_id(request_id)
+        validation.check_priority(request.priority)
         prompt_ids = await self.prompt_ids(request)
         params = validation.check_params(
             _given(request.sampling_params),
@@ -73,6 +74,7 @@ class Intake:
             min_new_tokens=params.min_new_tokens,
             end_ids=params.end_ids,
             sampling=params.sampling,
+            priority=request.priority,
             texts=self._tokenizer.output_texts(
                 params.num_outputs,
                 stop=params.stop,

@@ -115,11 +115,17 @@ class StageLatency:
 
     def microbatch_ms(self, work: Work) -> float:
         """Return the time of a microbatch that does this work."""
-        grows: float = sum(
-            getattr(self, name) * feature
-            for name, feature in zip(TERMS, work.features, strict=True)
+        return self.edge_ms + max(self.floor_ms, self.fixed_ms + self.grows_ms(work))
+
+    def grows_ms(self, work: Work) -> float:
+        """Return what this work adds to a microbatch that is above the floor."""
+        return (
+            self.ms_per_prefix_token * work.prefix_tokens
+            + self.ms_per_token * work.new_tokens
+            + self.ms_per_pair * work.pairs
+            + self.ms_per_row * work.num_rows
+            + self.ms_per_row_token * work.row_tokens
         )
-        return self.edge_ms + max(self.floor_ms, grows)
 
     def chunk_ms(self, start: int, end: int) -> float:
         """Return the time of a microbatch that is the chunk [start, end) alone."""

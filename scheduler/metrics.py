@@ -1,13 +1,15 @@
-"""What the scheduler counts for /metrics: requests that have ended, and faults of the cache.
+"""What the scheduler tells in /metrics: requests, the cache's faults, chunks and the pipeline.
 
 One set a process, as the side door shows it. Tokens are those of the usage that clients are told.
 """
 
 from __future__ import annotations
 
-from prometheus_client import Counter
+from prometheus_client import Counter, Enum, Gauge, Histogram
 
+from scheduler.engine_config import CHUNK_STRATEGIES
 from scheduler.request_stream import RequestStream
+from scheduler.snapshot import Snapshot
 
 _REQUESTS = Counter(
     "chunkmesh_requests", "Requests that ended, by finish reason or error.", ["finish_reason"]
@@ -23,6 +25,43 @@ _PREEMPTIONS = Counter(
     "chunkmesh_preemptions", "Times that an output gave its pages to others and waited again."
 )
 _CACHE_FAULTS = Counter("chunkmesh_cache_faults", "Calls of hicache-server that failed.")
+_CHUNK_STRATEGY = Enum(
+    "chunkmesh_chunk_strategy", "How prompts are cut now.", states=CHUNK_STRATEGIES
+)
+_CHUNK_FALLBACK = Gauge(
+    "chunkmesh_chunk_strategy_fallback", "1 if prompts are not cut as asked for, else 0."
+)
+_REFITS = Gauge(
+    "chunkmesh_latency_refits",
+    "Times that a stage's latency was replaced on this route.",
+    ["stage"],
+)
+_BUBBLE = Gauge(
+    "chunkmesh_bubble_ratio",
+    "Share of the time in which a stage waited while microbatches were in flight, lately.",
+    ["stage"],
+)
+_PREDICTION = Histogram(
+    "chunkmesh_predicted_over_measured_ratio",
+    "Predicted over measured compute time of a microbatch.",
+    ["stage"],
+    buckets=(0.25, 0.5, 0.7, 0.8, 0.9, 0.95, 1.0, 1.05, 1.1, 1.2, 1.4, 2.0, 4.0),
+)
+
+
+def show_pipeline(now: Snapshot) -> None:
+    """Show how prompts are cut, and how the stages of the route are used."""
+    _CHUNK_STRATEGY.state(now.chunk_strategy)
+    _CHUNK_FALLBACK.set(bool(now.chunk_strategy_reason))
+    for stage, num_refits in enumerate(now.num_refits):
+        _REFITS.labels(stage=stage).set(num_refits)
+    for stage, ratio in enumerate(now.bubble_ratios):
+        _BUBBLE.labels(stage=stage).set(ratio)
+
+
+def observe_prediction(stage: int, ratio: float) -> None:
+    """Count the predicted over the measured time of one microbatch on a stage."""
+    _PREDICTION.labels(stage=stage).observe(ratio)
 
 
 def count_cache_fault() -> None:

@@ -36,7 +36,7 @@ def push_token(request: Request, token_id: int) -> tuple[str, Ending | None]:
     if len(request.output_ids) >= spec.max_new_tokens:
         raise InvariantViolated(f"{request.request_id}: more than {spec.max_new_tokens} tokens")
     if not request.output_ids:
-        request.first_chunks = request.chunks
+        request.first_prefill = request.last_prefill
     request.output_ids.append(token_id)
     ending: Ending | None = None
     if token_id in spec.end_ids:
@@ -50,25 +50,28 @@ def push_token(request: Request, token_id: int) -> tuple[str, Ending | None]:
     return text, ending
 
 
-def chunk_done(request: Request, now_s: float) -> list[Progress]:
-    """Count one more chunk as done on every stage; tell what is more than was told."""
-    chunks = request.chunks
-    if chunks is None:
-        raise InvariantViolated(f"{request.request_id}: a chunk without a plan")
-    chunks.num_done += 1
-    if request.output_ids or chunks.done_tokens <= request.told_tokens:
-        return []
-    request.told_tokens = chunks.done_tokens
-    progress = Progress(
+def chunk_done(request: Request) -> bool:
+    """Count one more chunk as done on every stage; return whether that is worth telling."""
+    prefill = request.prefill
+    prefill.num_done += 1
+    if request.output_ids or prefill.done_tokens <= request.told_tokens:
+        return False
+    request.told_tokens = prefill.done_tokens
+    return True
+
+
+def progress(request: Request, eta_s: float) -> Progress:
+    """Tell how far a prompt is."""
+    prefill = request.prefill
+    return Progress(
         request_id=request.request_id,
         total=request.prompt_tokens,
-        cached=chunks.start,
-        processed=chunks.done_tokens,
-        chunk_index=chunks.num_done,
-        chunks_planned=len(chunks.ends),
-        eta_s=request.eta_s(now_s),
+        cached=prefill.start,
+        processed=prefill.done_tokens,
+        chunk_index=prefill.num_done,
+        chunks_planned=prefill.num_planned,
+        eta_s=eta_s,
     )
-    return [progress]
 
 
 def tell_prompt(request: Request, start: int, logprobs: TokenLogprobs) -> list[PromptLogprobs]:
@@ -84,15 +87,15 @@ def tell_prompt(request: Request, start: int, logprobs: TokenLogprobs) -> list[P
 
 def finished(request: Request, ending: Ending, child: int | None = None) -> Finished:
     """Sum up an output that ended as it should: child, if it is one that has not begun."""
-    chunks = request.first_chunks or request.chunks
+    prefill = request.first_prefill or request.last_prefill
     return Finished(
         request_id=request.request_id,
         child=request.child if child is None else child,
         reason=ending.reason,
         matched_stop=ending.matched_stop,
         matched_token_id=ending.matched_token_id,
-        cached_tokens=chunks.start if chunks else 0,
-        chunk_tokens=chunks.sent_chunk_tokens() if chunks else (),
+        cached_tokens=prefill.start if prefill else 0,
+        chunk_tokens=prefill.sent_chunk_tokens if prefill else (),
         num_preemptions=request.num_preemptions,
     )
 

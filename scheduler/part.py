@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable
 
 from chunkmesh.errors import InvariantViolated
+from scheduler.latency_model import Work
 from scheduler.request import Request
 
 
@@ -35,23 +37,23 @@ class Part:
         return 0 if self.request.spec.sampling.top_logprobs is None else self.num_samples
 
 
-def take_chunk(request: Request) -> Part:
-    """Return the next chunk of an output and count it as sent.
+def take_chunk(request: Request, end: int) -> Part:
+    """Return the next chunk of an output, up to end, and count it as sent.
 
     Raises:
-        InvariantViolated: there is none.
+        InvariantViolated: it is empty or beyond what is known.
     """
-    chunks = request.chunks
-    if chunks is None or chunks.is_sent:
-        raise InvariantViolated(f"{request.request_id}: no chunk is left")
-    start, end = chunks.next_start, chunks.next_start + chunks.next_tokens
-    chunks.num_sent += 1
+    prefill = request.prefill
+    start = prefill.next_start
+    if not start < end <= prefill.end:
+        raise InvariantViolated(f"{request.request_id}: chunk [{start},{end}) of {prefill.end}")
+    prefill.send(end)
     return Part(
         request=request,
         start=start,
         end=end,
         is_chunk=True,
-        num_samples=len(request.children) if chunks.is_sent else 0,
+        num_samples=len(request.children) if prefill.is_sent else 0,
         num_targets=_num_targets(request, start, end),
     )
 
@@ -60,6 +62,27 @@ def decode_step(request: Request) -> Part:
     """Return the step that computes the newest output token's KV and samples the next one."""
     end = request.known_tokens
     return Part(request=request, start=end - 1, end=end, is_chunk=False, num_samples=1)
+
+
+def work_of(parts: Iterable[Part]) -> Work:
+    """Return what parts ask of a stage together."""
+    prefix_tokens = new_tokens = pairs = num_rows = row_tokens = 0
+    for part in parts:
+        start, end = part.start, part.end
+        if part.is_chunk:
+            prefix_tokens += start
+            new_tokens += end - start
+            pairs += end * end - start * start
+        else:
+            num_rows += 1
+            row_tokens += end
+    return Work(
+        prefix_tokens=prefix_tokens,
+        new_tokens=new_tokens,
+        pairs=pairs,
+        num_rows=num_rows,
+        row_tokens=row_tokens,
+    )
 
 
 def _num_targets(request: Request, start: int, end: int) -> int:

@@ -1,14 +1,14 @@
 """Who gives its pages to others when they run out. Pure.
 
-The youngest running output leaves, whatever it does: its work so far is the least, and those who
-came first are served first. It takes no further part in microbatches; when what it has in flight
-has arrived it waits again, in its old place, and is resumed as prompt and output. Nobody leaves
-for pages that come back by themselves: those of leavers and of ended outputs in flight, and those
-that a store still reads.
+Of the running outputs of the lowest priority the youngest leaves, whatever it does: its work so far
+is the least, and those who came first are served first. It takes no further part in microbatches;
+when what it has in flight has arrived it waits again, in its old place, and is resumed as prompt
+and output. Nobody leaves for pages that come back by themselves: those of leavers and of ended
+outputs in flight, and those that a store still reads.
 
-The oldest running output never leaves, and always finishes: when all others have left, whatever it
-does not hold is free or comes back by itself, and the door has let in only what fits the pool
-(admission.py). So there is always one that ends, and then another that is the oldest.
+The oldest running output of the highest priority never leaves, and always finishes: when all others
+have left, whatever it does not hold is free or comes back by itself, and the door has let in only
+what fits the pool (admission.py). So there is always one that ends, and then another that is first.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ def choose_leavers(
     num_waiting = len(waiting)
     leavers: list[Request] = []
     while num_waiting > num_pages - _num_held(stayers) and len(stayers) > 1:
-        youngest = max(stayers, key=lambda request: request.age)
-        stayers.remove(youngest)
-        leavers.append(youngest)
-        num_waiting -= youngest in waiting
+        last = max(stayers, key=lambda request: request.rank)
+        stayers.remove(last)
+        leavers.append(last)
+        num_waiting -= last in waiting
     return leavers
 
 

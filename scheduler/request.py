@@ -20,8 +20,8 @@ import numpy as np
 from chunkmesh.errors import InvariantViolated
 from chunkmesh.pages import TokenIds, extend_chain
 from chunkmesh.token_counts import TokenCounts, count_tokens
-from scheduler.chunking import ChunkPlan
 from scheduler.events import Matched, RequestSpec
+from scheduler.prefill import Prefill
 
 
 class RequestState(enum.Enum):
@@ -92,10 +92,10 @@ class Request:
     """Pages that the stages' tables have; 0 until the first microbatch names the row."""
     is_counted: bool = False
     """Whether the last stage knows what penalties need of the row, if anything."""
-    chunks: ChunkPlan | None = None
+    last_prefill: Prefill | None = None
     """Set with PREFILL."""
-    first_chunks: ChunkPlan | None = None
-    """Of the prefill that gave the first token; later ones only repeat what a preemption lost."""
+    first_prefill: Prefill | None = None
+    """The one that gave the first token; later ones only repeat what a preemption lost."""
     prefill_started_s: float = 0.0
     """When prefill began; 0 before."""
     told_tokens: int = 0
@@ -112,6 +112,8 @@ class Request:
     """Microbatches naming the row that some stage has not acknowledged."""
     num_preemptions: int = 0
     """How often it gave its pages to others and waited again."""
+    num_passed: int = 0
+    """How many that come after it were admitted while it waited for more than they needed."""
 
     def __post_init__(self) -> None:
         self.prompt_tokens = len(self.spec.prompt_ids)
@@ -123,9 +125,23 @@ class Request:
         return self.spec.request_id
 
     @property
-    def age(self) -> tuple[int, int]:
-        """The one order of all outputs, oldest first: who is served first and leaves last."""
-        return self.arrival, self.child
+    def rank(self) -> tuple[int, int, int]:
+        """The one order of all outputs, the lowest is served first and leaves last.
+
+        Of the highest priority the oldest.
+        """
+        return -self.spec.priority, self.arrival, self.child
+
+    @property
+    def prefill(self) -> Prefill:
+        """Its prefill; in PREFILL there is one.
+
+        Raises:
+            InvariantViolated: there is none.
+        """
+        if self.last_prefill is None:
+            raise InvariantViolated(f"{self.request_id} has no prefill")
+        return self.last_prefill
 
     @property
     def children(self) -> range:
@@ -186,18 +202,18 @@ class Request:
         if len(rows) > 1:
             self.reserve = Reserve(rows=tuple(rows[1:]), page_ids=tuple(page_ids[last:]))
 
-    def start_prefill(self, chunks: ChunkPlan, *, hit_pages: int, now_s: float) -> None:
+    def start_prefill(self, prefill: Prefill, *, hit_pages: int, now_s: float) -> None:
         """Go on with the known tokens behind the hit."""
         self.move(RequestState.PREFILL)
-        self.chunks = chunks
+        self.last_prefill = prefill
         self.num_pages_stored = hit_pages
         self.prefill_started_s = now_s
 
     def wait_again(self) -> None:
         """Go back to where a new request begins, with the output so far as more of a prompt."""
         self.move(RequestState.WAITING)
-        self.chunks = None
-        self.num_match_pages = 0
+        self.last_prefill = None
+        self.num_match_pages = self.num_passed = 0
         self.num_preemptions += 1
 
     def drop_pages(self) -> list[int]:
@@ -248,8 +264,8 @@ class Request:
 
     def eta_s(self, now_s: float) -> float:
         """Estimate the time until the prompt is computed, from its own rate so far."""
-        if self.chunks is None or self.chunks.num_done == 0:
+        if not self.prefill.num_done:
             raise InvariantViolated(f"{self.request_id}: no chunk is done")
-        done = self.chunks.done_tokens
-        rate_s = (now_s - self.prefill_started_s) / (done - self.chunks.start)
+        done = self.prefill.done_tokens
+        rate_s = (now_s - self.prefill_started_s) / (done - self.prefill.start)
         return max(rate_s, 0.0) * (self.prompt_tokens - done)

@@ -15,17 +15,22 @@ from scheduler.actions import (
 )
 from scheduler.admission import pages_at_start
 from scheduler.batching import describe, next_parts
-from scheduler.chunking import ChunkPlan, ChunkStrategy
+from scheduler.budget import TokenBudget
+from scheduler.chunk_choice import budget_for, choose
+from scheduler.chunking import ChunkStrategy
 from scheduler.decode_groups import DecodeGroups
 from scheduler.engine_config import EngineConfig
-from scheduler.events import RouteFormed
+from scheduler.events import Acked, Loaded, RouteFormed, Stored
 from scheduler.fork import fork
 from scheduler.given_chunks import given_ends
 from scheduler.loads import LoadEnd, Loads
+from scheduler.outlook import time_left_ms
+from scheduler.pace import Pace
 from scheduler.pages import PageAllocator
-from scheduler.part import Part
+from scheduler.part import Part, work_of
 from scheduler.pipeline import Pipeline
 from scheduler.preemption import choose_leavers
+from scheduler.prefill import Prefill
 from scheduler.request import Request, RequestState
 from scheduler.rows import Rows
 from scheduler.stores import Stores
@@ -34,8 +39,10 @@ from scheduler.stores import Stores
 class Route:
     """Where outputs run in one epoch."""
 
-    def __init__(self, formed: RouteFormed, config: EngineConfig, chunks: ChunkStrategy) -> None:
-        """Begin with all pages and rows free."""
+    def __init__(
+        self, formed: RouteFormed, config: EngineConfig, chunks: ChunkStrategy | None = None
+    ) -> None:
+        """Begin with all pages and rows free; cut by chunks if given, whatever config asks for."""
         num_stages = formed.num_stages
         self.epoch = formed.epoch
         self.num_stages = num_stages
@@ -57,7 +64,13 @@ class Route:
         self._leaving: dict[Request, None] = {}
         """Those in LEAVING."""
         self._config = config
-        self._chunks = chunks
+        self._window = config.window(num_stages)
+        self.pace = Pace(formed, config)
+        self.choice = choose(config, formed.latency)
+        if chunks is None:
+            self._budget = budget_for(self.choice.strategy, config, formed.latency)
+        else:
+            self._budget = TokenBudget(chunks, config.chunked_prefill_tokens)
 
     def has_place(self, request: Request) -> bool:
         """Whether rows and pages to begin are free, and a page for each running output beside."""
@@ -111,7 +124,7 @@ class Route:
             self._stalled[request] = None
 
     def share_pages(self) -> tuple[list[Action], list[Request]]:
-        """Give pages to those who wait for one; if there are too few, let the youngest leave.
+        """Give pages to those who wait for one; if there are too few, let the last leave.
 
         Return what that means for others, and who has left: WAITING, not yet in the queue.
         """
@@ -127,15 +140,16 @@ class Route:
             self._give_pages()
         return actions, left
 
-    def next_microbatch(self) -> SendMicrobatch | None:
+    def next_microbatch(self, now_s: float) -> SendMicrobatch | None:
         """Plan and count one more microbatch, if there is room for it and work to do."""
         if not self.pipeline.has_room():
             return None
         parts = next_parts(
             self.groups,
             self._running,
+            self._budget,
             stalled=self._stalled,
-            chunk_budget_tokens=self._config.chunked_prefill_tokens,
+            max_requests=self._config.max_microbatch_requests,
         )
         if not parts:
             return None
@@ -143,9 +157,41 @@ class Route:
             part.request.num_in_flight += 1
             if not part.request.num_pages_named or part.num_samples > 1:
                 self.rows.name(part.request.rows[: max(part.num_samples, 1)])
-        seq_no = self.pipeline.send(parts)
-        page_tokens = self._config.page_tokens
-        return describe(parts, epoch=self.epoch, seq_no=seq_no, page_tokens=page_tokens)
+        return describe(
+            parts,
+            epoch=self.epoch,
+            seq_no=self.pipeline.send(parts),
+            page_tokens=self._config.page_tokens,
+            predicted_ms=self.pace.sent(work_of(parts), now_s),
+        )
+
+    def ack(self, acked: Acked, now_s: float) -> tuple[Part, ...] | None:
+        """Take an acknowledgement; return the microbatch, or None for a duplicate.
+
+        Raises:
+            InvariantViolated: it does not fit what was sent; nothing has changed.
+        """
+        parts = self.pipeline.ack(acked)
+        if parts is not None and self.pace.acked(acked, now_s) and self.pace.latency:
+            self._budget.replace(self.pace.latency)
+        return parts
+
+    def eta_s(self, request: Request, now_s: float) -> float:
+        """Estimate the time until the known tokens of an output are computed, at least 0.
+
+        By the model if there is one, else by its own rate so far.
+        """
+        latency = self.pace.latency
+        if latency is None:
+            return request.eta_s(now_s)
+        others = [
+            other.prefill
+            for other in self._running
+            if other.state is RequestState.PREFILL
+            and other is not request
+            and other.spec.priority >= request.spec.priority
+        ]
+        return time_left_ms(request.prefill, others, latency, window=self._window) / 1000
 
     def complete(self, parts: tuple[Part, ...]) -> list[Action]:
         """Store what a microbatch has filled; free the pages of ended outputs it was last for."""
@@ -162,6 +208,7 @@ class Route:
         if load_id is not None:
             actions.append(SendCancelLoad(load_id=load_id))
         self.groups.remove(request)
+        self._budget.leave(request)
         self._stalled.pop(request, None)
         self._leaving.pop(request, None)
         del self._running[request]
@@ -180,9 +227,9 @@ class Route:
         return not any(open_work) and self.pages.num_free == self.pages.num_pages
 
     def _give_pages(self) -> None:
-        """Give those who wait for a page theirs, the oldest first, as long as there are any."""
-        oldest = sorted(self._stalled, key=lambda request: request.age)
-        for request in oldest[: self.pages.num_free]:
+        """Give those who wait for a page theirs, in order of rank, as long as there are any."""
+        first = sorted(self._stalled, key=lambda request: request.rank)
+        for request in first[: self.pages.num_free]:
             request.page_ids.append(self.pages.allocate_behind(request.page_ids[-1]))
             del self._stalled[request]
 
@@ -204,17 +251,41 @@ class Route:
         return left
 
     def _start_prefill(self, request: Request, *, hit_pages: int, now_s: float) -> None:
-        """Cut what is left of the known tokens."""
+        """Let what is left of the known tokens be computed."""
         start = hit_pages * self._config.page_tokens
         end, given = request.known_tokens, request.spec.chunk_tokens
-        ends = given_ends(given, start, end) if given else self._chunks.cut(start, end)
-        chunks = ChunkPlan(start=start, ends=ends)
-        request.start_prefill(chunks, hit_pages=hit_pages, now_s=now_s)
+        prefill = Prefill(start=start, end=end)
+        if given:
+            prefill.give(given_ends(given, start, end))
+        self._budget.begin(prefill)
+        request.start_prefill(prefill, hit_pages=hit_pages, now_s=now_s)
 
     def _free_if_gone(self, request: Request) -> None:
         """Give back the pages of an output without a row that has nothing in flight."""
         if request.row is None and not request.num_in_flight:
             self.pages.release(request.drop_pages())
+
+
+def route_of(message: Acked | Loaded | Stored, latest: Route | None, epoch: int) -> Route | None:
+    """Return the route that a stage speaks of, or None if that is gone.
+
+    Args:
+        message: what it says.
+        latest: the route that stands, if one does.
+        epoch: of the last route that was formed.
+
+    Raises:
+        InvariantViolated: the epoch was never formed or has no such stage.
+    """
+    if message.epoch > epoch:
+        raise InvariantViolated(f"message of epoch {message.epoch}, the latest is {epoch}")
+    if latest is None or message.epoch < latest.epoch:
+        return None
+    if not 0 <= message.stage < latest.num_stages:
+        raise InvariantViolated(
+            f"message of stage {message.stage}, the route has {latest.num_stages}"
+        )
+    return latest
 
 
 def release_lease(request: Request) -> list[Action]:

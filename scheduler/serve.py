@@ -71,7 +71,8 @@ async def running(settings: SchedulerSettings) -> AsyncIterator[RunningScheduler
         def on_ready(ready: bool) -> None:
             users.set_serving(serving=ready and not service.draining)
 
-        loop = _control_loop(settings, files, hicache, on_ready)
+        config = _engine_config(settings, context_length)
+        loop = _control_loop(settings, files, config, hicache, on_ready)
         service = GenerationService(
             control_loop=loop,
             intake=_intake(files, context_length),
@@ -115,6 +116,25 @@ async def running(settings: SchedulerSettings) -> AsyncIterator[RunningScheduler
         await _drain(loop, settings.drain_timeout)
 
 
+def _engine_config(settings: SchedulerSettings, context_length: int) -> EngineConfig:
+    """Pick what the engine has to know."""
+    return EngineConfig(
+        page_tokens=settings.page_size,
+        chunked_prefill_tokens=settings.chunked_prefill_size,
+        pp_async_batch_depth=settings.pp_async_batch_depth,
+        decode_groups=settings.decode_groups,
+        max_running_requests=settings.max_running_requests,
+        max_queued_requests=settings.max_queued_requests,
+        max_microbatch_requests=settings.pp_max_micro_batch_size,
+        load_timeout_s=settings.load_timeout,
+        max_outstanding_stores=settings.max_outstanding_stores,
+        chunk_strategy=settings.wanted_strategy,
+        dynamic_smooth_factor=settings.dynamic_chunking_smooth_factor,
+        max_chunk_ms=settings.max_chunk_ms or None,
+        context_tokens=context_length,
+    )
+
+
 async def _hicache(
     settings: SchedulerSettings, stack: contextlib.AsyncExitStack
 ) -> HiCacheClient | None:
@@ -128,21 +148,13 @@ async def _hicache(
 def _control_loop(
     settings: SchedulerSettings,
     files: ModelFiles,
+    engine_config: EngineConfig,
     hicache: HiCacheClient | None,
     on_ready: Callable[[bool], None],
 ) -> ControlLoop:
     """Make the control loop; on_ready hears when a route stands or breaks."""
     return ControlLoop(
-        engine_config=EngineConfig(
-            page_tokens=settings.page_size,
-            chunked_prefill_tokens=settings.chunked_prefill_size,
-            pp_async_batch_depth=settings.pp_async_batch_depth,
-            decode_groups=settings.decode_groups,
-            max_running_requests=settings.max_running_requests,
-            max_queued_requests=settings.max_queued_requests,
-            load_timeout_s=settings.load_timeout,
-            max_outstanding_stores=settings.max_outstanding_stores,
-        ),
+        engine_config=engine_config,
         model_layers=files.num_layers,
         rope=files.rope,
         hicache=hicache,

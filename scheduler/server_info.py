@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 
 from chunkmesh import __version__
 from chunkmesh.layers import LayerRange
 from chunkmesh.v1 import common_pb2
 from chunkmesh.v1 import generation_pb2 as pb
 from scheduler.control_loop import ControlLoop
+from scheduler.latency_model import StageLatency
 from scheduler.model_files import ModelFiles
 from scheduler.registry import Registry, WorkerHello
+from scheduler.snapshot import Snapshot
 from scheduler.stage_fit import StageFit
 
 
@@ -55,12 +58,13 @@ def server_info(loop: ControlLoop, *, cache_fault: str) -> pb.GetServerInfoRespo
         num_requests_running=now.num_running,
         num_requests_waiting=now.num_waiting,
         num_microbatches_in_flight=now.num_in_flight,
-        chunk_strategy="fixed",
+        chunk_strategy=now.chunk_strategy,
+        chunk_strategy_reason=now.chunk_strategy_reason,
         chunked_prefill_tokens=loop.config.chunked_prefill_tokens,
         cache_fault=cache_fault,
         version=__version__,
         num_preemptions=now.num_preemptions,
-        fits=[] if reason else map(_fit, loop.workers.fits),
+        fits=[] if reason else _fits(loop.workers.fits, now),
     )
 
 
@@ -81,7 +85,16 @@ def _worker(hello: WorkerHello, registry: Registry) -> pb.WorkerInfo:
     return info
 
 
-def _fit(fit: StageFit) -> pb.StageFit:
+def _fits(fits: Sequence[StageFit], now: Snapshot) -> list[pb.StageFit]:
+    """Describe how well the latencies of a route are known, by what is planned with now."""
+    latencies = now.latency.stages if now.latency else [fit.latency for fit in fits]
+    described = [_fit(fit, latency) for fit, latency in zip(fits, latencies, strict=True)]
+    for each, num_refits in zip(described, now.num_refits, strict=True):
+        each.num_refits = num_refits
+    return described
+
+
+def _fit(fit: StageFit, latency: StageLatency | None) -> pb.StageFit:
     """Describe how well a stage's latency is known."""
     return pb.StageFit(
         layers=_layers(fit.layers),
@@ -89,7 +102,7 @@ def _fit(fit: StageFit) -> pb.StageFit:
         p90_error=fit.p90_error or 0.0,
         refused=fit.refused or "",
         source=fit.source or "",
-        terms=None if fit.latency is None else pb.LatencyTerms(**dataclasses.asdict(fit.latency)),
+        terms=None if latency is None else pb.LatencyTerms(**dataclasses.asdict(latency)),
     )
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from chunkmesh.settings import Address, Port, Settings
+from scheduler.engine_config import ChunkStrategyName
 
 
 class SchedulerSettings(Settings):
@@ -40,7 +41,20 @@ class SchedulerSettings(Settings):
     page_size: Annotated[int, Field(ge=1, le=1024)] = 64
     """Tokens a KV page holds."""
     chunked_prefill_size: Annotated[int, Field(ge=1, le=1 << 20)] = 256
-    """Most prefill tokens in one microbatch, which is also the chunk of a long prompt."""
+    """Most prefill tokens in one microbatch: the longest chunk, and the size of fixed ones."""
+    chunk_strategy: ChunkStrategyName = "optimal"
+    """How prompts are cut into chunks: fixed, dynamic (SGLang's rule) or optimal. The last two need
+    the stages' latency; while it is not known well enough chunks are fixed, and GetServerInfo says
+    why."""
+    enable_dynamic_chunking: bool = False
+    """The same as --chunk-strategy dynamic."""
+    dynamic_chunking_smooth_factor: Annotated[float, Field(ge=0, le=1)] = 0.75
+    """How far dynamic chunks follow the model away from --chunked-prefill-size, from 0 to 1."""
+    max_chunk_ms: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 500.0
+    """Longest that optimal lets a microbatch with a chunk take on a stage, in ms: those who decode
+    wait for it on every stage. 0 means no limit."""
+    pp_max_micro_batch_size: Annotated[int, Field(ge=1)] | None = None
+    """Most requests in one microbatch; no limit if not given."""
     pp_async_batch_depth: Annotated[int, Field(ge=-64, le=64)] = 0
     """Microbatches in flight beyond one more than there are stages; negative for fewer."""
     decode_groups: Annotated[int, Field(ge=1)] | None = None
@@ -60,3 +74,17 @@ class SchedulerSettings(Settings):
     """Seconds of silence after which a worker is given up."""
     drain_timeout: Annotated[float, Field(ge=0)] = 30.0
     """Seconds that running requests get to finish on SIGTERM."""
+
+    @model_validator(mode="after")
+    def _check_strategy(self) -> Self:
+        is_given = "chunk_strategy" in self.model_fields_set
+        if self.enable_dynamic_chunking and is_given and self.chunk_strategy != "dynamic":
+            raise ValueError(
+                f"--enable-dynamic-chunking contradicts --chunk-strategy {self.chunk_strategy}"
+            )
+        return self
+
+    @property
+    def wanted_strategy(self) -> ChunkStrategyName:
+        """How prompts are to be cut, whichever setting says so."""
+        return "dynamic" if self.enable_dynamic_chunking else self.chunk_strategy

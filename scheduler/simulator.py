@@ -202,6 +202,7 @@ class Simulator:
                 epoch=self._epoch,
                 stage=stage,
                 seq_no=microbatch.seq_no,
+                compute_ms=1000 * (end_s - start_s),
                 sampled_ids=sampled_ids,
             )
             self._push(end_s, acked)

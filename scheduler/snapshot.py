@@ -4,23 +4,56 @@ from __future__ import annotations
 
 import dataclasses
 
+from scheduler.engine_config import ChunkStrategyName
+from scheduler.latency_model import PipelineLatency
+from scheduler.route import Route
+
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """Counts for a person."""
+    """Counts for a person; those with a default are of the route and tell nothing without one."""
 
     epoch: int
     """Of the last route that stood; 0 before the first."""
-    num_pages: int
-    """0 without a route, as all that follow but num_preemptions."""
-    num_free_pages: int
-    num_running: int
-    """Outputs that have a row; until a prompt's first tokens are there, all of its request."""
     num_waiting: int
     """Requests, and outputs that were preempted."""
-    num_in_flight: int
-    """Microbatches that some stage has not acknowledged."""
-    num_loads: int
-    num_stores: int
     num_preemptions: int
     """Outputs that gave their pages to others since the start, whatever the route."""
+    chunk_strategy: ChunkStrategyName
+    """In use; without a route the one asked for."""
+    chunk_strategy_reason: str = ""
+    """Why it is not the one asked for, in words; empty if it is."""
+    num_pages: int = 0
+    num_free_pages: int = 0
+    num_running: int = 0
+    """Outputs that have a row; until a prompt's first tokens are there, all of its request."""
+    num_in_flight: int = 0
+    """Microbatches that some stage has not acknowledged."""
+    num_loads: int = 0
+    num_stores: int = 0
+    latency: PipelineLatency | None = None
+    """What chunks are planned with now, refits included."""
+    num_refits: tuple[int, ...] = ()
+    """How often each stage's latency was replaced."""
+    bubble_ratios: tuple[float, ...] = ()
+    """Share of the time with work in which each stage waited lately; empty before any."""
+
+
+def snapshot_of(route: Route | None, engine: Snapshot) -> Snapshot:
+    """Add to what an engine tells what its route does."""
+    if route is None:
+        return engine
+    return dataclasses.replace(
+        engine,
+        chunk_strategy=route.choice.strategy,
+        chunk_strategy_reason=route.choice.reason,
+        num_pages=route.pages.num_pages,
+        num_free_pages=route.pages.num_free,
+        num_running=route.rows.num_taken,
+        num_in_flight=route.pipeline.num_in_flight,
+        num_loads=len(route.loads),
+        num_stores=len(route.stores),
+        latency=route.pace.latency,
+        num_refits=tuple(route.pace.num_refits),
+        bubble_ratios=route.pace.use.bubble_ratios,
+    )

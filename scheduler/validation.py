@@ -24,6 +24,7 @@ from scheduler.sampling_params import (
 )
 
 MAX_REQUEST_ID_CHARS = 128
+MAX_PRIORITY = 100
 MAX_STOP_STRINGS = 16
 MAX_STOP_CHARS = 256
 MAX_STOP_IDS = 256
@@ -71,6 +72,15 @@ def check_request_id(request_id: str) -> None:
         raise InvalidRequest(
             f"request_id has {len(request_id)} characters, limit {MAX_REQUEST_ID_CHARS}",
             field="request_id",
+        )
+
+
+def check_priority(priority: int) -> None:
+    """Refuse a priority that is out of range."""
+    if abs(priority) > MAX_PRIORITY:
+        raise InvalidRequest(
+            f"priority is {priority}, must be in [{-MAX_PRIORITY}, {MAX_PRIORITY}]",
+            field="priority",
         )
 
 

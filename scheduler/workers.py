@@ -18,6 +18,7 @@ from chunkmesh.pages import Namespace
 from chunkmesh.v1 import stage_pb2 as pb
 from scheduler import codec, events
 from scheduler.fit_report import tell_fits
+from scheduler.metrics import observe_prediction
 from scheduler.registry import (
     Decision,
     Registry,
@@ -180,7 +181,9 @@ class Workers:
             return
         acked = codec.acked_from(ack, stage)
         times = codec.times_from(ack)
-        self.timeline.acked(stage, ack.seq_no, times, heard_s=time.monotonic())
+        ratio = self.timeline.acked(stage, ack.seq_no, times, heard_s=time.monotonic())
+        if ratio is not None:
+            observe_prediction(stage, ratio)
         self._on_event(acked)
 
     def _hear_cache(self, worker_id: str, message: pb.AttachRequest) -> None:

@@ -83,6 +83,7 @@ class OrderChecks:
         assert self._num_sent - self._num_acked[0] <= 2
         rows = [entry.row for entry in microbatch.entries]
         assert len(set(rows)) == len(rows)
+        assert len(rows) <= (self._config.max_microbatch_requests or len(rows))
         assert len({sample.row for sample in microbatch.samples}) == len(microbatch.samples)
         assert microbatch.num_tokens <= self._config.max_microbatch_tokens
         named: dict[int, Place] = {}

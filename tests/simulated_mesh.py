@@ -37,6 +37,7 @@ from scheduler.events import (
     RouteLost,
     Tick,
 )
+from scheduler.latency_model import PipelineLatency
 from tests.order_checks import OrderChecks
 from tests.simulated_stage import PAGE_TOKENS, Redis, SimulatedStage, log_probs, next_token
 
@@ -47,9 +48,14 @@ class SimulatedMesh:
     """Everything around the engine."""
 
     def __init__(
-        self, config: EngineConfig, *, num_stages: int, num_pages: int = NUM_PAGES
+        self,
+        config: EngineConfig,
+        *,
+        num_stages: int,
+        num_pages: int = NUM_PAGES,
+        latency: PipelineLatency | None = None,
     ) -> None:
-        """Form the first route."""
+        """Form the first route; latency is what the engine believes of its stages."""
         self.engine = Engine(config)
         self.specs: dict[str, RequestSpec] = {}
         self.finished: dict[tuple[str, int], Finished] = {}
@@ -58,6 +64,7 @@ class SimulatedMesh:
         self.cancelled: set[str] = set()
         self._config = config
         self._num_stages, self._num_pages = num_stages, num_pages
+        self._latency = latency
         self._now_s = 0.0
         self._epoch = 0
         self._stages: list[SimulatedStage] = []
@@ -97,7 +104,12 @@ class SimulatedMesh:
             for index in range(self._num_stages)
         ]
         self._give(
-            RouteFormed(epoch=self._epoch, num_stages=self._num_stages, num_pages=self._num_pages)
+            RouteFormed(
+                epoch=self._epoch,
+                num_stages=self._num_stages,
+                num_pages=self._num_pages,
+                latency=self._latency,
+            )
         )
 
     def lose(self) -> None:
@@ -156,7 +168,7 @@ class SimulatedMesh:
         assert all(self._has_ended(request_id) for request_id in self.specs)
         for (request_id, child), end in self.finished.items():
             output = self._outputs[request_id, child]
-            expected = self._expected(request_id, child)
+            expected = _expected(self.specs[request_id], child)
             if end.reason == "abort":
                 assert request_id in self.cancelled
                 assert output == expected[: len(output)]
@@ -173,18 +185,6 @@ class SimulatedMesh:
         num_outputs = self.specs[request_id].num_outputs
         ends = [(request_id, child) in self.finished for child in range(num_outputs)]
         return request_id in self.failed or all(ends)
-
-    def _expected(self, request_id: str, child: int) -> list[int]:
-        """Return the whole output that a request must have."""
-        spec = self.specs[request_id]
-        context: list[int] = spec.prompt_ids.tolist()
-        outputs: list[int] = []
-        while len(outputs) < spec.max_new_tokens:
-            forbidden = sorted(spec.end_ids) if len(outputs) < spec.min_new_tokens else []
-            outputs.append(next_token(context + outputs, forbidden, child))
-            if outputs[-1] in spec.end_ids:
-                break
-        return outputs
 
     def _known(self, request_id: str, child: int) -> list[int]:
         """Return prompt and output so far."""
@@ -253,6 +253,10 @@ class SimulatedMesh:
                 self._check_logprobs(news)
                 self._outputs[request_id, news.child] += news.token_ids
             case Progress(processed=processed):
+                assert news.chunk_index <= news.chunks_planned
+                assert news.eta_s >= 0
+                if processed == news.total:
+                    assert (news.chunk_index, news.eta_s) == (news.chunks_planned, 0)
                 assert processed > self._processed[request_id]
                 assert not self._outputs[request_id, 0]
                 self._processed[request_id] = processed
@@ -289,6 +293,18 @@ class SimulatedMesh:
         assert match.digests == chain[: (len(known) - 1) // PAGE_TOKENS]
         if spec.prompt_top_logprobs is not None:
             assert self._prompt_told[match.request_id] == len(spec.prompt_ids) - 1
+
+
+def _expected(spec: RequestSpec, child: int) -> list[int]:
+    """Return the whole output that a request must have."""
+    context: list[int] = spec.prompt_ids.tolist()
+    outputs: list[int] = []
+    while len(outputs) < spec.max_new_tokens:
+        forbidden = sorted(spec.end_ids) if len(outputs) < spec.min_new_tokens else []
+        outputs.append(next_token(context + outputs, forbidden, child))
+        if outputs[-1] in spec.end_ids:
+            break
+    return outputs
 
 
 def _check_equal(told: TokenLogprobs, expected: TokenLogprobs) -> None:

@@ -145,7 +145,12 @@ class SimulatedStage:
             self._write(entry, token_ids[: entry.num_tokens])
             token_ids = token_ids[entry.num_tokens :]
         self.num_computed += 1
-        acked = Acked(epoch=self._epoch, stage=self._index, seq_no=microbatch.seq_no)
+        acked = Acked(
+            epoch=self._epoch,
+            stage=self._index,
+            seq_no=microbatch.seq_no,
+            compute_ms=1.5 * microbatch.predicted_ms[self._index] if microbatch.predicted_ms else 0,
+        )
         self.said.append(self._results(acked, microbatch) if self._is_last else acked)
 
     def _results(self, acked: Acked, microbatch: SendMicrobatch) -> Acked:

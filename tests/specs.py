@@ -26,6 +26,7 @@ def make_spec(
     sampling: Sampling = GREEDY,
     num_outputs: int = 1,
     prompt_top_logprobs: int | None = None,
+    priority: int = 0,
 ) -> RequestSpec:
     """Build a request; a prompt given as a length is made of ids 0, 1, 2, ...
 
@@ -43,6 +44,7 @@ def make_spec(
         sampling=sampling,
         texts=(text or LetterText(), *(LetterText() for _ in range(1, num_outputs))),
         prompt_top_logprobs=prompt_top_logprobs,
+        priority=priority,
     )
 
 

@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from chunkmesh.errors import ChunkMeshError, InvalidRequest, Overloaded
-from scheduler.admission import Admission, pages_at_start
+from scheduler.admission import MAX_PASSED, Admission, pages_at_start
 from scheduler.engine_config import EngineConfig
 from scheduler.events import RequestSpec
 from scheduler.request import Request, RequestState
@@ -21,6 +21,17 @@ _CONFIG = EngineConfig(
     load_timeout_s=1.0,
     max_outstanding_stores=0,
 )
+
+
+def _anybody(_request: Request) -> bool:
+    """Have a place for everybody."""
+    return True
+
+
+def _queued(arrival: int, prompt: int, priority: int = 0) -> Request:
+    """Return a request that waits for its place."""
+    spec = make_spec(f"r{arrival}", prompt, priority=priority)
+    return Request(spec=spec, arrival=arrival, state=RequestState.QUEUED)
 
 
 def _refusal(spec: RequestSpec, num_pages: int) -> ChunkMeshError | None:
@@ -109,10 +120,52 @@ def test_who_was_preempted_takes_its_old_place() -> None:
         state = RequestState.QUEUED
         queue.add(Request(spec=spec, arrival=arrival, child=child, state=state))
     order = []
-    while (request := queue.head()) is not None:
-        order.append(request.age)
-        queue.remove(request)
+    while (request := queue.take_next(_anybody)) is not None:
+        order.append((request.arrival, request.child))
     assert order == sorted(ages)
+
+
+def test_higher_priority_goes_first() -> None:
+    """And among equals the older one."""
+    queue = Admission(_CONFIG)
+    for arrival, priority in enumerate((0, -3, 7, 0, 7)):
+        queue.add(_queued(arrival, 8, priority))
+    order = []
+    while (request := queue.take_next(_anybody)) is not None:
+        order.append(request.arrival)
+    assert order == [2, 4, 0, 3, 1]
+
+
+def test_a_small_one_passes_one_that_waits_for_pages_but_not_for_ever() -> None:
+    """A short prompt must not wait for a long one's pages, nor a long one for ever more short ones.
+
+    The long one is next again when it has been passed so often; its own place then comes first.
+    """
+    queue = Admission(_CONFIG)
+    long = _queued(0, 1000)
+    queue.add(long)
+    for arrival in range(1, MAX_PASSED + 3):
+        queue.add(_queued(arrival, 8))
+    order = []
+    while (request := queue.take_next(lambda request: request is not long)) is not None:
+        order.append(request.arrival)
+    assert order == [*range(1, MAX_PASSED + 1)]
+    assert queue.take_next(_anybody) is long
+
+
+def test_look_ahead_is_bounded() -> None:
+    """A queue of a thousand that lack a place is not looked through for every message."""
+    queue = Admission(_CONFIG)
+    for arrival in range(100):
+        queue.add(_queued(arrival, 8))
+    looked: list[Request] = []
+
+    def has_place(request: Request) -> bool:
+        looked.append(request)
+        return False
+
+    assert queue.take_next(has_place) is None
+    assert [request.arrival for request in looked] == [*range(8)]
 
 
 def test_a_pending_match_holds_nobody_back() -> None:
@@ -122,9 +175,11 @@ def test_a_pending_match_holds_nobody_back() -> None:
     young = Request(spec=make_spec("b", 8), arrival=1, state=RequestState.QUEUED)
     queue.add(young)
     queue.add(old)
-    assert queue.head() is young
+    assert queue.take_next(_anybody) is young
+    assert queue.take_next(_anybody) is None
     old.move(RequestState.QUEUED)
-    assert queue.head() is old
+    assert queue.take_next(_anybody) is old
+    assert old.num_passed == 0
 
 
 def test_only_who_waits_is_taken_out() -> None:

@@ -1,10 +1,10 @@
-"""Chunk borders and how far a plan is."""
+"""Borders of chunks of one size."""
 
 from __future__ import annotations
 
 import pytest
 
-from scheduler.chunking import ChunkPlan, FixedChunks
+from scheduler.chunking import FixedChunks
 
 
 @pytest.mark.parametrize(
@@ -24,16 +24,3 @@ from scheduler.chunking import ChunkPlan, FixedChunks
 def test_fixed_chunks(start: int, end: int, ends: tuple[int, ...]) -> None:
     """No chunk is empty, none is too long, and the first begins at the hit."""
     assert ends == FixedChunks(64).cut(start, end)
-
-
-def test_plan_counts_sent_and_done() -> None:
-    """Progress counts what is done, the next chunk follows what was sent."""
-    plan = ChunkPlan(start=16, ends=FixedChunks(64).cut(16, 150))
-    assert (plan.next_start, plan.next_tokens, plan.done_tokens) == (16, 64, 16)
-    plan.num_sent = 2
-    plan.num_done = 1
-    assert (plan.next_start, plan.next_tokens, plan.done_tokens) == (144, 6, 80)
-    assert plan.sent_chunk_tokens() == (64, 64)
-    plan.num_sent = 3
-    assert plan.is_sent
-    assert plan.next_tokens == 0

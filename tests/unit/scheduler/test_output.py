@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from scheduler.chunking import ChunkPlan
 from scheduler.detokenizer import Detokenizer
 from scheduler.events import RequestSpec, Sampling
 from scheduler.output import Ending, finished, push_token, tell_prompt
 from scheduler.output_text import OutputText
+from scheduler.prefill import Prefill
 from scheduler.request import Request
 from scheduler.stop_strings import StopMatcher
 from tests.bytes_tokenizer import EOS, bytes_tokenizer
@@ -93,9 +93,9 @@ def test_each_output_has_its_own_text() -> None:
 def test_what_is_told_of_the_prompt_is_of_the_first_run() -> None:
     """A resumed output repeats work; that is not the cost of the request's prompt."""
     request = Request(spec=make_spec("a", 40, max_new_tokens=9))
-    request.chunks = ChunkPlan(start=16, ends=(32, 40), num_sent=2)
+    request.last_prefill = Prefill(start=16, end=40, sent_ends=[32, 40])
     _, ending = push_token(request, 65)
     assert ending is None
-    request.chunks = ChunkPlan(start=32, ends=(41,), num_sent=1)
+    request.last_prefill = Prefill(start=32, end=41, sent_ends=[41])
     end = finished(request, Ending(reason="length"))
     assert (end.cached_tokens, end.chunk_tokens) == (16, (16, 8))

@@ -14,10 +14,11 @@ def _running(
     child: int = 0,
     num_shared: int = 0,
     state: RequestState = RequestState.DECODE,
+    priority: int = 0,
 ) -> Request:
     """Return an output with pages."""
     return Request(
-        spec=make_spec(f"r{arrival}", 8, num_outputs=child + 1),
+        spec=make_spec(f"r{arrival}", 8, num_outputs=child + 1, priority=priority),
         arrival=arrival,
         child=child,
         state=state,
@@ -36,6 +37,17 @@ def test_youngest_leaves_whatever_it_does() -> None:
     old, young = _running(0, 4), _running(3, 3, state=RequestState.LOADING)
     middle = _running(1, 3, state=RequestState.PREFILL)
     assert _leavers([young, old, middle], [old], 10) == [young]
+
+
+def test_lowest_priority_leaves_however_old() -> None:
+    """Who may wait gives way; of several of them the youngest."""
+    old, young = _running(0, 4), _running(1, 3)
+    low = [_running(2, 3, priority=-1), _running(3, 3, priority=-1)]
+    outputs = [*low, old, young]
+    assert _leavers(outputs, [old], 13) == [low[1]]
+    assert _leavers(outputs, [old, young], 11) == [low[1], low[0]]
+    oldest_low, high = _running(0, 4, priority=-1), _running(1, 4, priority=1)
+    assert _leavers([oldest_low, high], [high], 8) == [oldest_low]
 
 
 def test_of_one_request_the_last_child_leaves() -> None:

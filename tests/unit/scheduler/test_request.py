@@ -10,6 +10,7 @@ import pytest
 from chunkmesh.errors import InvariantViolated
 from chunkmesh.pages import extend_chain
 from scheduler.part import take_chunk
+from scheduler.prefill import Prefill
 from scheduler.request import Request, RequestState
 from tests.specs import NAMESPACE, make_spec
 
@@ -62,7 +63,15 @@ def test_pages_are_named_once() -> None:
     assert request.num_pages_named == 3
 
 
-def test_chunk_needs_a_plan() -> None:
+@pytest.mark.parametrize("end", [0, 4, 9])
+def test_chunk_is_of_what_is_left(end: int) -> None:
     """A chunk of nothing would be a forward over no tokens."""
-    with pytest.raises(InvariantViolated, match="no chunk is left"):
-        take_chunk(Request(spec=make_spec("a", 8)))
+    request = Request(spec=make_spec("a", 8), last_prefill=Prefill(start=4, end=8))
+    with pytest.raises(InvariantViolated, match=f"chunk \\[4,{end}\\) of 8"):
+        take_chunk(request, end)
+
+
+def test_chunk_needs_a_prefill() -> None:
+    """Who waits or decodes has nothing to cut."""
+    with pytest.raises(InvariantViolated, match="has no prefill"):
+        take_chunk(Request(spec=make_spec("a", 8)), 8)

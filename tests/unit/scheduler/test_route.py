@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from scheduler.actions import ReleaseLease, SendCancelLoad
-from scheduler.chunking import FixedChunks
 from scheduler.engine_config import EngineConfig
 from scheduler.events import RouteFormed
 from scheduler.request import Request, RequestState
@@ -24,7 +23,7 @@ _CONFIG = EngineConfig(
 
 def _route(num_pages: int) -> Route:
     """Return a route of one stage."""
-    return Route(RouteFormed(epoch=1, num_stages=1, num_pages=num_pages), _CONFIG, FixedChunks(64))
+    return Route(RouteFormed(epoch=1, num_stages=1, num_pages=num_pages), _CONFIG)
 
 
 def _queued(arrival: int, prompt: int, num_outputs: int = 1) -> Request:

@@ -6,12 +6,14 @@ import dataclasses
 import random
 
 import numpy as np
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
-from scheduler.engine_config import EngineConfig
+from scheduler.engine_config import CHUNK_STRATEGIES, ChunkStrategyName, EngineConfig
 from scheduler.events import Sampling
+from scheduler.latency_model import PipelineLatency, StageLatency
 from tests.simulated_mesh import NUM_PAGES, SimulatedMesh, run
 from tests.simulated_stage import PAGE_TOKENS
 from tests.specs import GREEDY, make_spec
@@ -34,6 +36,9 @@ class EngineMachine(RuleBasedStateMachine):
         max_stores=st.integers(0, 3),
         groups=st.sampled_from((None, 1, 2)),
         num_pages=st.sampled_from((NUM_PAGES, NUM_PAGES, 12, 20)),
+        strategy=st.sampled_from(CHUNK_STRATEGIES),
+        seed=st.none() | st.integers(0, 1000),
+        max_requests=st.sampled_from((None, None, 1, 3)),
     )
     def start(
         self,
@@ -43,8 +48,11 @@ class EngineMachine(RuleBasedStateMachine):
         max_stores: int,
         groups: int | None,
         num_pages: int,
+        strategy: ChunkStrategyName,
+        seed: int | None,
+        max_requests: int | None,
     ) -> None:
-        """Form a mesh."""
+        """Form a mesh; without a seed it has no latency."""
         config = EngineConfig(
             page_tokens=PAGE_TOKENS,
             chunked_prefill_tokens=16,
@@ -54,8 +62,14 @@ class EngineMachine(RuleBasedStateMachine):
             max_outstanding_stores=max_stores,
             pp_async_batch_depth=depth,
             decode_groups=groups,
+            chunk_strategy=strategy,
+            max_microbatch_requests=max_requests,
+            max_chunk_ms=None if seed is None or seed % 2 else 2.0,
         )
-        self.mesh = SimulatedMesh(config, num_stages=num_stages, num_pages=num_pages)
+        latency = None if seed is None else _latency(random.Random(seed), num_stages)  # noqa: S311 - a fixed order, not a secret
+        self.mesh = SimulatedMesh(
+            config, num_stages=num_stages, num_pages=num_pages, latency=latency
+        )
 
     @rule(
         prompt_tokens=st.integers(1, 70) | st.integers(1, 12),
@@ -66,6 +80,7 @@ class EngineMachine(RuleBasedStateMachine):
         num_outputs=st.sampled_from((1, 1, 2, 3)),
         sampling=st.sampled_from(SAMPLINGS),
         prompt_top_logprobs=st.sampled_from((None, None, None, 0, 2)),
+        priority=st.sampled_from((0, 0, 0, 1, -5)),
     )
     def arrive(
         self,
@@ -77,6 +92,7 @@ class EngineMachine(RuleBasedStateMachine):
         num_outputs: int,
         sampling: Sampling,
         prompt_top_logprobs: int | None,
+        priority: int,
     ) -> None:
         """Let a request arrive; prompts of a family share their beginning."""
         spec = make_spec(
@@ -90,6 +106,7 @@ class EngineMachine(RuleBasedStateMachine):
             num_outputs=num_outputs,
             sampling=sampling,
             prompt_top_logprobs=prompt_top_logprobs,
+            priority=priority,
         )
         self.mesh.arrive(spec)
 
@@ -142,10 +159,40 @@ TestEngine.settings = settings(
 )
 
 
+def _latency(rng: random.Random, num_stages: int) -> PipelineLatency:
+    """Return stages whose terms may each be missing."""
+
+    def term(most: float) -> float:
+        return rng.choice((0.0, most, most * rng.random()))
+
+    def stage() -> StageLatency:
+        ms_per_token = term(1.0)
+        return StageLatency(
+            floor_ms=term(5.0),
+            fixed_ms=term(2.0),
+            ms_per_prefix_token=ms_per_token * term(0.5),
+            ms_per_token=ms_per_token,
+            ms_per_pair=term(0.02),
+            ms_per_row=term(1.0),
+            ms_per_row_token=term(0.01),
+            edge_ms=term(1.0),
+        )
+
+    return PipelineLatency(tuple(stage() for _ in range(num_stages)))
+
+
 def _soak(
-    seed: int, *, num_pages: int = NUM_PAGES, most_prompt: int = 70, most_new: int = 12
+    seed: int,
+    *,
+    num_pages: int = NUM_PAGES,
+    most_prompt: int = 70,
+    most_new: int = 12,
+    strategy: ChunkStrategyName | None = None,
 ) -> SimulatedMesh:
-    """Serve 60 requests that share prefixes, cancelling some, on up to 4 stages."""
+    """Serve 60 requests that share prefixes, cancelling some, on up to 4 stages.
+
+    With a strategy they have priorities, and the stages a latency.
+    """
     rng = random.Random(seed)  # noqa: S311 - a fixed order, not a secret
     config = EngineConfig(
         page_tokens=PAGE_TOKENS,
@@ -154,8 +201,11 @@ def _soak(
         max_queued_requests=60,
         load_timeout_s=0.2,
         max_outstanding_stores=4,
+        chunk_strategy=strategy or "fixed",
     )
-    mesh = SimulatedMesh(config, num_stages=rng.randint(1, 4), num_pages=num_pages)
+    num_stages = rng.randint(1, 4)
+    latency = _latency(rng, num_stages) if strategy else None
+    mesh = SimulatedMesh(config, num_stages=num_stages, num_pages=num_pages, latency=latency)
     for index in range(60):
         spec = make_spec(
             f"r{index}",
@@ -165,6 +215,7 @@ def _soak(
             sampling=rng.choice(SAMPLINGS),
             num_outputs=rng.choice((1, 1, 1, 2)),
             prompt_top_logprobs=rng.choice((None, None, None, 1)),
+            priority=rng.randint(-2, 2) if strategy else 0,
         )
         mesh.arrive(spec)
         run(mesh, rng.randrange, num_moves=rng.randint(0, 80))
@@ -199,3 +250,19 @@ def test_soak_of_small_pools_reaches_what_it_is_for() -> None:
     assert sum(end.num_preemptions > 0 and end.child > 0 for end in ends) > 15
     total = sum(mesh.engine.snapshot().num_preemptions for mesh in meshes)
     assert total >= sum(end.num_preemptions > 0 for end in ends)
+
+
+@pytest.mark.parametrize("strategy", CHUNK_STRATEGIES)
+def test_soak_with_a_latency_reaches_what_it_is_for(strategy: ChunkStrategyName) -> None:
+    """Outputs are what they are without a model, whatever it says and however it is refitted."""
+    sizes = [{"num_pages": NUM_PAGES}, {"num_pages": 15, "most_prompt": 16, "most_new": 20}]
+    meshes = [_soak(seed, strategy=strategy, **sizes[seed % 2]) for seed in range(16)]
+    assert not any(mesh.failed for mesh in meshes)
+    ends = [end for mesh in meshes for end in mesh.finished.values()]
+    assert sum(len(end.chunk_tokens) > 1 for end in ends) > 100
+    assert sum(end.num_preemptions > 0 for end in ends) > 30
+    assert sum(end.reason == "abort" and bool(end.chunk_tokens) for end in ends) > 5
+    snapshots = [mesh.engine.snapshot() for mesh in meshes]
+    in_use = [each.chunk_strategy for each in snapshots]
+    assert in_use.count(strategy) > 8
+    assert all(each.chunk_strategy == strategy or each.chunk_strategy_reason for each in snapshots)

@@ -1,0 +1,101 @@
+"""How much prefill a microbatch holds: the interface, and the budget in tokens. Pure; one a route.
+
+Decode rows do not count against tokens: chunks keep the borders that their strategy chose, and a
+long prompt is not slowed down by those who decode. A budget in time is slot_budget.py.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Protocol
+
+from scheduler.chunking import ChunkStrategy
+from scheduler.latency_model import PipelineLatency, Work
+from scheduler.part import Part, take_chunk
+from scheduler.prefill import Prefill
+from scheduler.prefill_order import Candidate, prefill_order
+from scheduler.request import Request
+
+
+class Budget(Protocol):
+    """Chooses the chunks of one microbatch after the other."""
+
+    def begin(self, prefill: Prefill) -> None:
+        """Take note of a prefill that begins."""
+        ...
+
+    def fill(self, prefilling: Sequence[Request], *, beside: Work, most: int) -> list[Part]:
+        """Take the chunks of the next microbatch and count them as sent.
+
+        Args:
+            prefilling: all outputs with chunks to send, at least one.
+            beside: what the microbatch holds already.
+            most: chunks to take at most, >= 1.
+        """
+        ...
+
+    def leave(self, request: Request) -> None:
+        """Take note that an output ends or waits again, perhaps with chunks that were not sent."""
+        ...
+
+    def replace(self, latency: PipelineLatency, /) -> None:
+        """Take note that the stages turned out to take something else."""
+        ...
+
+
+class TokenBudget:
+    """So many prefill tokens; chunks are cut by a strategy, and taken whole or not at all."""
+
+    def __init__(self, strategy: ChunkStrategy, max_tokens: int) -> None:
+        """Hold max_tokens >= 1."""
+        self._strategy = strategy
+        self._max_tokens = max_tokens
+        self._owed: Request | None = None
+        self._clock = 0
+        """Prefill tokens sent so far."""
+
+    def begin(self, prefill: Prefill) -> None:
+        """Cut it."""
+        prefill.want((prefill.start, *self._strategy.cut(prefill.start, prefill.end)))
+        prefill.began_at = self._clock
+
+    def fill(self, prefilling: Sequence[Request], *, beside: Work, most: int) -> list[Part]:  # noqa: ARG002 - rows are no tokens of prefill
+        """Take chunks as long as they fit; the first is taken whatever its size.
+
+        A strategy's long chunk could wait for ever otherwise.
+        """
+        candidates = [self._candidate(request) for request in prefilling]
+        order = prefill_order(candidates, budget=self._max_tokens, owed=self._owed)
+        parts: list[Part] = []
+        left = self._max_tokens
+        for request in order.requests:
+            if len(parts) == most or left <= 0:
+                break
+            end = request.prefill.wanted_end() or request.prefill.end
+            num_tokens = end - request.prefill.next_start
+            if num_tokens <= left or not parts:
+                parts.append(take_chunk(request, end))
+                left -= num_tokens
+        self._clock += self._max_tokens - left
+        self._owed = order.owed([part.request for part in parts])
+        return parts
+
+    def leave(self, request: Request) -> None:
+        """Owe it nothing."""
+        if self._owed is request:
+            self._owed = None
+
+    def replace(self, _latency: PipelineLatency, /) -> None:
+        """Borders stay where the strategy puts them, as its users know it."""
+
+    def _candidate(self, request: Request) -> Candidate:
+        """Count in tokens."""
+        prefill = request.prefill
+        is_last_chunk = prefill.wanted_end() == prefill.end
+        return Candidate(
+            request=request,
+            rest=prefill.end - prefill.next_start if is_last_chunk else math.inf,
+            total=prefill.end - prefill.start,
+            age=self._clock - prefill.began_at,
+        )

@@ -1,0 +1,87 @@
+"""Which prompts go first into the next microbatch. Pure.
+
+Higher priority goes first, whatever waits below. Among equals, short prompts ride ahead of long
+ones: those whose rest fits into half a microbatch, up to half of it together, so that long ones
+keep the other half. The long ones go by response ratio, (age + total) / total: it grows with all
+that was sent since a prefill began, and the faster the shorter it is. So a shorter one passes a
+longer one once it has waited long enough for its length, those of one length go in the order of
+arrival, and nobody starves. A long one that riders left no room goes before the next riders.
+Source: highest response ratio next, https://en.wikipedia.org/wiki/Highest_response_ratio_next
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Sequence
+
+from scheduler.request import Request
+
+RIDERS_SHARE = 0.5
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """A prompt with chunks to send; all figures in the unit of the budget, tokens or ms."""
+
+    request: Request
+    rest: float
+    """What is left to send, > 0; inf if it cannot be sent at once."""
+    total: float
+    """With what was sent, > 0."""
+    age: float
+    """What was sent of all prompts since its prefill began, >= 0."""
+
+    @property
+    def response_ratio(self) -> float:
+        """>= 1."""
+        return (self.age + self.total) / self.total
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class PrefillOrder:
+    """Who goes first."""
+
+    requests: Sequence[Request]
+    """All of the candidates."""
+    first_long: Request | None
+    """The first of them that is no rider."""
+
+    def owed(self, taken: Collection[Request]) -> Request | None:
+        """Return the long one that had to be first and is not among the taken, if so."""
+        return None if self.first_long in taken else self.first_long
+
+
+def prefill_order(
+    candidates: Sequence[Candidate], *, budget: float, owed: Request | None = None
+) -> PrefillOrder:
+    """Order candidates, at least one, for a microbatch that holds budget, > 0, in their unit."""
+    if len(candidates) == 1:
+        only = candidates[0].request
+        return PrefillOrder((only,), only)
+    ranked = sorted(candidates, key=_rank)
+    riders = _riders(ranked, RIDERS_SHARE * budget)
+    riders.discard(owed)
+
+    def place(candidate: Candidate) -> tuple[int, int]:
+        request = candidate.request
+        group = 0 if request is owed else 1 if request in riders else 2
+        return -request.spec.priority, group
+
+    requests = [candidate.request for candidate in sorted(ranked, key=place)]
+    first_long = next((request for request in requests if request not in riders), None)
+    return PrefillOrder(requests, first_long)
+
+
+def _rank(candidate: Candidate) -> tuple[int, float, tuple[int, int, int]]:
+    request = candidate.request
+    return -request.spec.priority, -candidate.response_ratio, request.rank
+
+
+def _riders(ranked: Sequence[Candidate], room: float) -> set[Request | None]:
+    """Return the short ones that fit into room together."""
+    riders: set[Request | None] = set()
+    for candidate in ranked:
+        if candidate.rest <= room:
+            riders.add(candidate.request)
+            room -= candidate.rest
+    return riders

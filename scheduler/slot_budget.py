@@ -1,0 +1,228 @@
+"""How much prefill a microbatch holds if it is to take a slot's time. Pure; one a route.
+
+The slot is the longest time of a microbatch with which all that is left of the admitted prompts is
+done soonest. Of a second of work or more it is searched for, with the borders of the longest
+prompts (chunk_optimal.py), as often as a second of work has come to it and an eighth of all: a
+search may take 50 ms. Of less, and in between, it is what equal chunks would need. Microbatches are
+then filled up to the slot, so that decode rows and short prompts shorten a long prompt's chunk.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from scheduler.chunk_optimal import OptimalChunks
+from scheduler.chunk_reach import constant_ms
+from scheduler.latency_model import PipelineLatency, Work
+from scheduler.part import Part, take_chunk
+from scheduler.prefill import Prefill
+from scheduler.prefill_order import RIDERS_SHARE, Candidate, prefill_order
+from scheduler.prompt_cuts import graded_cuts
+from scheduler.request import Request
+
+_SEARCHED_MS = 1000.0
+"""So much work must be new for a search."""
+_SEARCHED_SHARE = 0.125
+"""And this share of all that is left."""
+_MAX_RANGES = 8
+"""Prompts that a search looks at one by one; all others count as copies of their mean."""
+_PIECE_SHARE = 0.25
+"""A long prompt gets no less than this of a slot behind others: a mere piece is not worth it."""
+
+
+class SlotBudget:
+    """A slot's time, and the tokens that the stages' buffers hold."""
+
+    def __init__(self, strategy: OptimalChunks, max_tokens: int) -> None:
+        """Plan with strategy.latency; hold max_tokens >= 1."""
+        self._max_tokens = max_tokens
+        self._owed: Request | None = None
+        self._clock_ms = 0.0
+        """Time of all microbatches with prefill so far, by the model."""
+        self._plan_with(strategy)
+
+    @property
+    def slot_ms(self) -> float:
+        """Of the last microbatch; 0 before the first."""
+        return self._slot_ms
+
+    def begin(self, prefill: Prefill) -> None:
+        """Let it wait; it is cut when the next microbatch is filled."""
+        prefill.began_at = self._clock_ms
+
+    def fill(self, prefilling: Sequence[Request], *, beside: Work, most: int) -> list[Part]:
+        """Take chunks as long as there is time; the first is at least one aligned cell."""
+        candidates = [self._candidate(request) for request in prefilling]
+        self._plan(candidates)
+        order = prefill_order(candidates, budget=self._slot_ms, owed=self._owed)
+        parts: list[Part] = []
+        left_ms = self._slot_ms - self._reach.beside_ms(beside)
+        left_tokens = self._max_tokens
+        sent_ms = 0.0
+        for request in order.requests:
+            if len(parts) == most:
+                break
+            prefill = request.prefill
+            end = self._end(prefill, left_ms - sent_ms, left_tokens, is_first=not parts)
+            if end is None:
+                continue
+            grows_ms = self._reach.grows_ms(prefill.next_start, end)
+            left_tokens -= end - prefill.next_start
+            sent_ms += grows_ms
+            parts.append(take_chunk(request, end))
+        self._clock_ms += max(self._reach.least_ms, sent_ms)
+        self._owed = order.owed([part.request for part in parts])
+        return parts
+
+    def leave(self, request: Request) -> None:
+        """Plan anew if much of what was planned will not come."""
+        if self._owed is request:
+            self._owed = None
+        self._cut_to_ms.pop(request, None)
+        if request not in self._searched:
+            return
+        self._searched.remove(request)
+        prefill = request.prefill
+        if self._reach.grows_ms(prefill.next_start, prefill.end) > _SEARCHED_SHARE * self._total_ms:
+            self._plan_with(self._strategy)
+
+    def replace(self, latency: PipelineLatency, /) -> None:
+        """Plan all that is left anew."""
+        self._plan_with(dataclasses.replace(self._strategy, latency=latency))
+
+    def _plan_with(self, strategy: OptimalChunks) -> None:
+        """Forget what was planned."""
+        self._strategy = strategy
+        self._reach = strategy.reach
+        slowest = self._reach.slowest(0, self._max_tokens)
+        self._paid_ms = constant_ms(slowest)
+        """What a chunk takes beside what grows."""
+        chunk_ms = [stage.chunk_ms(0, self._max_tokens) for stage in strategy.latency.stages]
+        self._num_fills = sum(chunk_ms) / max(chunk_ms) - 1
+        """Time of a chunk on all stages but the slowest, in slots."""
+        self._searched: set[Request] = set()
+        """Those that the last search looked at, as long as they run."""
+        self._cut_to_ms: dict[Request, float] = {}
+        """The slot with which each was cut, as long as it runs."""
+        self._total_ms = 0.0
+        """What was left when the last microbatch was filled."""
+        self._slot_ms = 0.0
+
+    def _candidate(self, request: Request) -> Candidate:
+        """Count in time on the slowest stage."""
+        prefill = request.prefill
+        return Candidate(
+            request=request,
+            rest=self._reach.grows_ms(prefill.next_start, prefill.end),
+            total=self._reach.grows_ms(prefill.start, prefill.end),
+            age=self._clock_ms - prefill.began_at,
+        )
+
+    def _plan(self, candidates: Sequence[Candidate]) -> None:
+        """Find the slot, and wanted borders for those that have none."""
+        self._total_ms = sum(candidate.rest for candidate in candidates)
+        news_ms = sum(each.rest for each in candidates if each.request not in self._searched)
+        if news_ms >= max(_SEARCHED_MS, _SEARCHED_SHARE * self._total_ms):
+            self._search(candidates)
+        wanted_ms = (self._cut_to_ms.get(each.request, 0.0) for each in candidates)
+        slot_ms = max(self._even_slot_ms(candidates), *wanted_ms)
+        limit_ms = self._strategy.max_chunk_ms or math.inf
+        slot_ms = min(slot_ms, limit_ms, self._longest_ms(candidates))
+        self._slot_ms = max(slot_ms, self._reach.least_ms)
+        for candidate in candidates:
+            if candidate.request not in self._cut_to_ms:
+                self._cut(candidate.request, self._slot_ms)
+
+    def _search(self, candidates: Sequence[Candidate]) -> None:
+        """Look for the best slot, and for the best borders of the longest prompts."""
+        ordered = sorted(candidates, key=lambda candidate: -candidate.rest)
+        requests = [candidate.request for candidate in ordered]
+        longest, others = requests[:_MAX_RANGES], [each.prefill for each in requests[_MAX_RANGES:]]
+        ranges = [(request.prefill.next_start, request.prefill.end) for request in longest]
+        if others:
+            start = sum(prefill.next_start for prefill in others) // len(others)
+            end = sum(prefill.end for prefill in others) // len(others)
+            ranges += [(start, max(end, start + 1))] * len(others)
+        plan = self._strategy.cut_all(ranges)
+        self._searched = set(requests)
+        for request, (start, _), ends in zip(longest, ranges, plan.ends, strict=False):
+            request.prefill.want((start, *ends))
+            self._cut_to_ms[request] = plan.slot_ms
+        for request in requests[_MAX_RANGES:]:
+            self._cut(request, plan.slot_ms)
+
+    def _cut(self, request: Request, slot_ms: float) -> None:
+        """Want the rest of a prompt in as few chunks of about equal time as can be."""
+        start, end = request.prefill.next_start, request.prefill.end
+        request.prefill.want((start, *self._strategy.cut_to(start, end, slot_ms)))
+        self._cut_to_ms[request] = slot_ms
+
+    def _end(
+        self, prefill: Prefill, cap_ms: float, left_tokens: int, *, is_first: bool
+    ) -> int | None:
+        """Return where the next chunk ends, or None if none fits that is worth it."""
+        start, end = prefill.next_start, prefill.end
+        if prefill.is_given:
+            given = prefill.wanted_end() or end
+            is_in_time = is_first or self._reach.fits(start, given, cap_ms)
+            return given if is_in_time and given - start <= left_tokens else None
+        furthest = start + left_tokens
+        reached = min(self._reach.latest_end(start, cap_ms), end)
+        if reached > furthest:
+            reached = furthest // self._reach.align_tokens * self._reach.align_tokens
+        if reached <= start or not (is_first or self._is_worth(start, reached, end, cap_ms)):
+            return None
+        if reached == end and self._reach.grows_ms(start, end) <= RIDERS_SHARE * self._slot_ms:
+            return end
+        wanted = prefill.wanted_end()
+        if wanted is not None and wanted <= reached:
+            return wanted
+        return self._tidy_end(start, reached, min(end, furthest), end)
+
+    def _is_worth(self, start: int, reached: int, end: int, cap_ms: float) -> bool:
+        """Say whether a chunk is in time, and the last one or no mere piece."""
+        is_piece = self._reach.grows_ms(start, reached) < _PIECE_SHARE * self._slot_ms
+        return self._reach.fits(start, reached, cap_ms) and (reached == end or not is_piece)
+
+    def _tidy_end(self, start: int, reached: int, furthest: int, end: int) -> int:
+        """Leave no small piece behind a chunk up to reached, which may not go beyond furthest.
+
+        Less than a cell is taken as well, and two chunks of which the last would be less than half
+        the other are made alike.
+        """
+        align, rest = self._reach.align_tokens, end - reached
+        if rest < align and end <= furthest:
+            return end
+        if rest >= (reached - start) / 2:
+            return reached
+        half = np.array([0.5])
+        cut = float(graded_cuts(self._reach.slowest(start, end), (start, end), half)[0])
+        return min(math.ceil(cut / align) * align, reached)
+
+    def _longest_ms(self, candidates: Sequence[Candidate]) -> float:
+        """Return what a microbatch takes that is full, or has all that there is."""
+        end = max(self._max_tokens, *(each.request.prefill.end for each in candidates))
+        full_ms = self._reach.chunk_ms(end - self._max_tokens, end)
+        return min(full_ms, self._paid_ms + self._total_ms)
+
+    def _even_slot_ms(self, candidates: Sequence[Candidate]) -> float:
+        """Return the slot of equal chunks, all work being one long prompt.
+
+        With n chunks of the slot grows / n + paid, the whole takes grows + n * paid + fills * slot.
+        At least a cell more than the least time, or rounding down to cells would leave chunks of
+        less work than the floor's time holds.
+        """
+        if self._num_fills <= 0:
+            return math.inf
+        slot_ms = self._paid_ms + math.sqrt(self._paid_ms * self._total_ms / self._num_fills)
+        cells_ms = (
+            self._reach.grows_ms(max(prefill.end - self._reach.align_tokens, 0), prefill.end)
+            for prefill in (
+                each.request.prefill for each in candidates if each.request not in self._searched
+            )
+        )
+        return max(slot_ms, self._reach.least_ms + max(cells_ms, default=0.0))
