@@ -82,6 +82,8 @@ class RequestSpec:
     prompt_top_logprobs: int | None = None
     """0 <= n <= 20 most likely ids to tell with the prompt's log-probabilities, if any; then no hit
     is used."""
+    chunk_tokens: tuple[int, ...] = ()
+    """Sizes of the prompt's chunks, >= 1, the last one repeated; empty leaves it to the plan."""
 
     @property
     def num_outputs(self) -> int:

@@ -81,6 +81,7 @@ class Intake:
                 skip_special_tokens=params.skip_special_tokens,
             ),
             prompt_top_logprobs=params.prompt_top_logprobs,
+            chunk_tokens=tuple(request.chunk_tokens),
         )
 
     async def prompt_ids(self, request: pb.GenerateRequest | pb.TokenizeRequest) -> TokenIds:
