@@ -30,6 +30,7 @@ _SEARCHED_SHARE = 0.125
 """And this share of all that is left."""
 _MAX_RANGES = 8
 """Prompts that a search looks at one by one; all others count as copies of their mean."""
+_ROWS_FACTOR = 2.0
 _PIECE_SHARE = 0.25
 """A long prompt gets no less than this of a slot behind others: a mere piece is not worth it."""
 
@@ -57,10 +58,11 @@ class SlotBudget:
     def fill(self, prefilling: Sequence[Request], *, beside: Work, most: int) -> list[Part]:
         """Take chunks as long as there is time; the first is at least one aligned cell."""
         candidates = [self._candidate(request) for request in prefilling]
-        self._plan(candidates)
+        beside_ms = self._reach.beside_ms(beside)
+        self._plan(candidates, beside_ms)
         order = prefill_order(candidates, budget=self._slot_ms, owed=self._owed)
         parts: list[Part] = []
-        left_ms = self._slot_ms - self._reach.beside_ms(beside)
+        left_ms = self._slot_ms - beside_ms
         left_tokens = self._max_tokens
         sent_ms = 0.0
         for request in order.requests:
@@ -122,8 +124,11 @@ class SlotBudget:
             age=self._clock_ms - prefill.began_at,
         )
 
-    def _plan(self, candidates: Sequence[Candidate]) -> None:
-        """Find the slot, and wanted borders for those that have none."""
+    def _plan(self, candidates: Sequence[Candidate], beside_ms: float) -> None:
+        """Find the slot, and wanted borders for those that have none.
+
+        Decode rows take half of a slot at most: many of them, as far as may be, make it longer.
+        """
         self._total_ms = sum(candidate.rest for candidate in candidates)
         news_ms = sum(each.rest for each in candidates if each.request not in self._searched)
         if news_ms >= max(_SEARCHED_MS, _SEARCHED_SHARE * self._total_ms):
@@ -131,11 +136,12 @@ class SlotBudget:
         wanted_ms = (self._cut_to_ms.get(each.request, 0.0) for each in candidates)
         slot_ms = max(self._even_slot_ms(candidates), *wanted_ms)
         limit_ms = self._strategy.max_chunk_ms or math.inf
-        slot_ms = min(slot_ms, limit_ms, self._longest_ms(candidates))
-        self._slot_ms = max(slot_ms, self._reach.least_ms)
+        slot_ms = min(slot_ms, limit_ms, self._longest_ms(candidates) + beside_ms)
+        slot_ms = max(slot_ms, self._reach.least_ms)
+        self._slot_ms = max(slot_ms, min(_ROWS_FACTOR * beside_ms, limit_ms))
         for candidate in candidates:
             if candidate.request not in self._cut_to_ms:
-                self._cut(candidate.request, self._slot_ms)
+                self._cut(candidate.request, slot_ms)
 
     def _search(self, candidates: Sequence[Candidate]) -> None:
         """Look for the best slot, and for the best borders of the longest prompts."""

@@ -28,6 +28,7 @@ from scheduler.events import (
     Stored,
     Tick,
 )
+from scheduler.latency_model import PipelineLatency, StageLatency
 from tests.letter_text import LetterText
 from tests.scenarios.show import show, show_error
 from tests.specs import GREEDY, make_spec, zero_logprobs
@@ -70,14 +71,18 @@ class _Scene:
         named = dict(word.split("=", 1) for word in arguments if "=" in word)
         match name:
             case "config":
-                changed = {key: float(value) for key, value in named.items()}
-                ints = {k: v if k == "load_timeout_s" else int(v) for k, v in changed.items()}
-                self._config = dataclasses.replace(self._config, **ints)  # type: ignore[arg-type]
+                changed = {key: _value(key, text) for key, text in named.items()}
+                self._config = dataclasses.replace(self._config, **changed)  # type: ignore[arg-type]
                 self._engine = Engine(self._config)
             case "at":
                 self._now_s = float(plain[0])
             case "state":
                 yield self._state()
+            case "chunks":
+                now = self._engine.snapshot()
+                yield f"{now.chunk_strategy}, refits {list(now.num_refits)}"
+                if now.chunk_strategy_reason:
+                    yield f"because {now.chunk_strategy_reason}"
             case _:
                 for event in self._events(name, plain, named):
                     yield from self._handle(event)
@@ -109,8 +114,14 @@ class _Scene:
             case "route":
                 epoch = int(named.get("epoch", self._epoch + 1))
                 self._epoch, self._num_stages = max(self._epoch, epoch), int(named["stages"])
-                pages = int(named["pages"])
-                return [RouteFormed(epoch=epoch, num_stages=self._num_stages, num_pages=pages)]
+                return [
+                    RouteFormed(
+                        epoch=epoch,
+                        num_stages=self._num_stages,
+                        num_pages=int(named["pages"]),
+                        latency=_latency(self._num_stages, named),
+                    )
+                ]
             case "lost":
                 return [RouteLost(reason=" ".join(plain))]
             case "arrive":
@@ -142,16 +153,19 @@ class _Scene:
     def _ack(self, epoch: int, stage: int, numbers: list[int], named: dict[str, str]) -> Acked:
         """Return an ack; ids and log-probabilities are the last stage's.
 
-        logprobs=N tells those of N sampled ids, prompt=N,M those of N and of M prompt tokens.
+        logprobs=N tells those of N sampled ids, prompt=N,M those of N and of M prompt tokens, ms=X
+        how long the stage has computed.
         """
         seq_no, *ids = numbers
+        compute_ms = float(named.get("ms", "0"))
         if stage < self._num_stages - 1:
-            return Acked(epoch=epoch, stage=stage, seq_no=seq_no)
+            return Acked(epoch=epoch, stage=stage, seq_no=seq_no, compute_ms=compute_ms)
         lengths = [int(word) for word in named.get("prompt", "").split(",") if word]
         return Acked(
             epoch=epoch,
             stage=stage,
             seq_no=seq_no,
+            compute_ms=compute_ms,
             sampled_ids=tuple(ids),
             sampled_logprobs=(zero_logprobs(1),) * int(named.get("logprobs", "0")),
             prompt_logprobs=tuple(map(zero_logprobs, lengths)),
@@ -184,11 +198,32 @@ class _Scene:
                 top_logprobs=int(named["logprobs"]) if "logprobs" in named else None,
             ),
             num_outputs=int(named.get("n", "1")),
+            priority=int(named.get("priority", "0")),
             prompt_top_logprobs=int(named["prompt_logprobs"])
             if "prompt_logprobs" in named
             else None,
         )
         return Arrived(spec=spec)
+
+
+def _value(name: str, text: str) -> float | str:
+    """Read a value of EngineConfig."""
+    if name == "chunk_strategy":
+        return text
+    return float(text) if name in {"load_timeout_s", "max_chunk_ms"} else int(text)
+
+
+def _latency(num_stages: int, named: dict[str, str]) -> PipelineLatency | None:
+    """Return the latency of equal stages, if a term of it is given; times in ms."""
+    terms = {
+        "floor": "floor_ms",
+        "fixed": "fixed_ms",
+        "token": "ms_per_token",
+        "pair": "ms_per_pair",
+        "row": "ms_per_row",
+    }
+    given = {terms[name]: float(text) for name, text in named.items() if name in terms}
+    return PipelineLatency((StageLatency(**given),) * num_stages) if given else None
 
 
 def main() -> None:

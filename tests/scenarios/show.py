@@ -89,7 +89,9 @@ def _microbatch(action: SendMicrobatch) -> str:
         if index in targets:
             text += f" targets [{entry.start + 1},{entry.start + 1 + targets[index]})"
         shown.append(" ".join([text, *(_sample(sample, entry) for sample in samples)]))
-    return f"send {action.seq_no}: " + " | ".join(shown)
+    predicted = "/".join(f"{ms:.3g}" for ms in action.predicted_ms)
+    expected = f" in {predicted} ms" if predicted else ""
+    return f"send {action.seq_no}: " + " | ".join(shown) + expected
 
 
 def _sample(sample: PlannedSample, entry: PlannedEntry) -> str:

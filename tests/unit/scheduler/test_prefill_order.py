@@ -1,0 +1,96 @@
+"""Who goes first."""
+
+from __future__ import annotations
+
+import math
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scheduler.prefill_order import Candidate, prefill_order
+from scheduler.request import Request
+from tests.specs import make_spec
+
+
+def _candidate(
+    arrival: int, rest: float, *, total: float = 0, age: float = 0, priority: int = 0
+) -> Candidate:
+    """Return a prompt of which nothing was sent, unless its total says more."""
+    request = Request(spec=make_spec(f"r{arrival}", 8, priority=priority), arrival=arrival)
+    return Candidate(request=request, rest=rest, total=max(total, rest), age=age)
+
+
+def _order(candidates: list[Candidate], owed: Candidate | None = None) -> list[int]:
+    """Return arrivals in order, for a microbatch of 100."""
+    request = owed.request if owed else None
+    order = prefill_order(candidates, budget=100, owed=request)
+    return [each.arrival for each in order.requests]
+
+
+def test_short_ones_ride_ahead_up_to_half() -> None:
+    """The long one keeps the other half; what does not ride goes behind it by its ratio."""
+    candidates = [_candidate(0, 900), _candidate(1, 30), _candidate(2, 30), _candidate(3, 20)]
+    assert _order(candidates) == [1, 3, 0, 2]
+
+
+def test_what_takes_several_chunks_does_not_ride() -> None:
+    """It would be back in the next microbatch, and in the next."""
+    assert _order([_candidate(0, 900), _candidate(1, math.inf, total=40)]) == [0, 1]
+
+
+def test_shorter_passes_once_it_has_waited_long_enough() -> None:
+    """A tenth of the length needs a tenth of the age."""
+    long = _candidate(0, 1000, age=500)
+    assert _order([long, _candidate(1, 100, age=40)]) == [0, 1]
+    assert _order([long, _candidate(1, 100, age=60)]) == [1, 0]
+
+
+def test_of_one_length_the_first_goes_on() -> None:
+    """However much of each was sent."""
+    first, second = _candidate(0, 900, total=1000, age=100), _candidate(1, 1000, age=100)
+    assert _order([second, first]) == [0, 1]
+
+
+def test_priority_goes_before_all_else() -> None:
+    """Riders of lower priority included."""
+    candidates = [
+        _candidate(0, 10),
+        _candidate(1, 900, priority=2),
+        _candidate(2, 900, age=9000),
+        _candidate(3, 10, priority=2),
+    ]
+    assert _order(candidates) == [3, 1, 0, 2]
+
+
+def test_passed_long_one_is_owed() -> None:
+    """Riders must not leave it no room again."""
+    long, short = _candidate(0, 900), _candidate(1, 30)
+    order = prefill_order([long, short], budget=100)
+    assert order.owed([short.request]) is long.request
+    assert order.owed([short.request, long.request]) is None
+    assert _order([long, short], owed=long) == [0, 1]
+
+
+def test_who_is_owed_does_not_pass_a_higher_priority() -> None:
+    """What waits below waits."""
+    low, high = _candidate(0, 900), _candidate(1, 30, priority=1)
+    assert _order([low, high], owed=low) == [1, 0]
+
+
+@given(
+    st.lists(
+        st.tuples(st.floats(1, 1000), st.floats(0, 1000), st.integers(-2, 2)),
+        min_size=1,
+        max_size=20,
+    )
+)
+def test_everybody_is_in_the_order_once(figures: list[tuple[float, float, int]]) -> None:
+    """And nobody before one of higher priority; riders fit into half."""
+    candidates = [
+        _candidate(index, rest, age=age, priority=priority)
+        for index, (rest, age, priority) in enumerate(figures)
+    ]
+    order = prefill_order(candidates, budget=100)
+    assert sorted(each.arrival for each in order.requests) == [*range(len(figures))]
+    priorities = [each.spec.priority for each in order.requests]
+    assert priorities == sorted(priorities, reverse=True)
