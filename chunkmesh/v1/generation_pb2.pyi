@@ -193,7 +193,9 @@ class SamplingParams(_message.Message):
     min_p: _builtins.float
     """Keeps ids at least this share as probable as the best, in [0, 1]. Default 0."""
     max_new_tokens: _builtins.int
-    """Most new tokens, >= 1. Default 128, and never more than what the context leaves."""
+    """Most new tokens, >= 1; never more than what the context leaves, and refused if the KV pool could
+    not hold them. Default 128, or what context and KV pool leave if that is less.
+    """
     min_new_tokens: _builtins.int
     """End tokens and stop ids are not chosen before this many tokens. Default 0."""
     ignore_eos: _builtins.bool
