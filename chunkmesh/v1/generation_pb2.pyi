@@ -201,7 +201,9 @@ class SamplingParams(_message.Message):
     ignore_eos: _builtins.bool
     """Ignores the model's own end tokens; stop and stop_token_ids still count."""
     seed: _builtins.int
-    """Makes sampling repeatable: the same seed gives the same ids whatever else is in the batch.
+    """Makes sampling repeatable: the same seed gives the same ids in float32 for the same cuts of the
+    prompt. Others in the batch, other cuts and a preemption change the last bits of logits, and so
+    an id where two are nearly equal: hardly ever in float32, now and then in bfloat16 and float16.
     The scheduler draws one if absent.
     """
     skip_special_tokens: _builtins.bool
