@@ -70,6 +70,8 @@ class RequestSpec:
     """One for each full page of the prompt."""
     max_new_tokens: int
     """>= 1; prompt + max_new_tokens fits the context."""
+    asked_new_tokens: int | None = None
+    """What the client asked for, if that was more; only for what it is told."""
     min_new_tokens: int
     """0 <= min_new_tokens <= max_new_tokens."""
     end_ids: frozenset[int]

@@ -23,6 +23,7 @@ from scheduler.intake import Intake
 from scheduler.metrics import count_request
 from scheduler.request_stream import RequestStream
 from scheduler.server_info import ServedModel
+from scheduler.validation import KvPoolSize
 
 _Context = grpc.aio.ServicerContext[Any, Any]
 _log = structlog.get_logger(__name__)
@@ -129,7 +130,10 @@ class GenerationService(generation_pb2_grpc.GenerationServicer):
             request,
             request_id,
             namespace=self._namespace(request),
-            page_tokens=self._loop.workers.registry.page_tokens,
+            pool=KvPoolSize(
+                num_pages=self._loop.engine.snapshot().num_pages,
+                page_tokens=self._loop.workers.registry.page_tokens,
+            ),
         )
         check_chunk_tokens(
             spec.chunk_tokens,

@@ -193,13 +193,17 @@ class SamplingParams(_message.Message):
     min_p: _builtins.float
     """Keeps ids at least this share as probable as the best, in [0, 1]. Default 0."""
     max_new_tokens: _builtins.int
-    """Most new tokens, >= 1. Default 128, and never more than what the context leaves."""
+    """Most new tokens, >= 1; never more than what the context leaves, and refused if the KV pool could
+    not hold them. Default 128, or what context and KV pool leave if that is less.
+    """
     min_new_tokens: _builtins.int
     """End tokens and stop ids are not chosen before this many tokens. Default 0."""
     ignore_eos: _builtins.bool
     """Ignores the model's own end tokens; stop and stop_token_ids still count."""
     seed: _builtins.int
-    """Makes sampling repeatable: the same seed gives the same ids whatever else is in the batch.
+    """Makes sampling repeatable: the same seed gives the same ids in float32 for the same cuts of the
+    prompt. Others in the batch, other cuts and a preemption change the last bits of logits, and so
+    an id where two are nearly equal: hardly ever in float32, now and then in bfloat16 and float16.
     The scheduler draws one if absent.
     """
     skip_special_tokens: _builtins.bool
