@@ -153,7 +153,7 @@ class ControlLoop:
         for action in self.engine.handle(event, now_s):
             self._perform(action, now_s)
         if isinstance(event, events.RouteFormed):
-            self._log_chunks()
+            self._tell_chunks()
         if isinstance(event, (events.RouteFormed, events.RouteLost)):
             self._on_ready(isinstance(event, events.RouteFormed))
 
@@ -235,8 +235,9 @@ class ControlLoop:
         self._num_preemptions = now.num_preemptions
         show_pipeline(now)
 
-    def _log_chunks(self) -> None:
-        """Say how prompts are cut on a new route."""
+    def _tell_chunks(self) -> None:
+        """Log and show how prompts are cut on a new route."""
+        self._show_engine()
         now = self.engine.snapshot()
         if now.chunk_strategy_reason:
             _log.warning(

@@ -29,7 +29,7 @@ _SEARCHED_MS = 1000.0
 _SEARCHED_SHARE = 0.125
 """And this share of all that is left."""
 _MAX_RANGES = 8
-"""Prompts that a search looks at one by one; all others count as copies of their mean."""
+"""So many of the longest prompts a search looks at."""
 _ROWS_FACTOR = 2.0
 _PIECE_SHARE = 0.25
 """A long prompt gets no less than this of a slot behind others: a mere piece is not worth it."""
@@ -147,19 +147,15 @@ class SlotBudget:
         """Look for the best slot, and for the best borders of the longest prompts."""
         ordered = sorted(candidates, key=lambda candidate: -candidate.rest)
         requests = [candidate.request for candidate in ordered]
-        longest, others = requests[:_MAX_RANGES], [each.prefill for each in requests[_MAX_RANGES:]]
+        longest = requests[:_MAX_RANGES]
         ranges = [(request.prefill.next_start, request.prefill.end) for request in longest]
-        if others:
-            start = sum(prefill.next_start for prefill in others) // len(others)
-            end = sum(prefill.end for prefill in others) // len(others)
-            ranges += [(start, max(end, start + 1))] * len(others)
         plan = self._strategy.cut_all(ranges)
         self._searched = set(requests)
-        for request, (start, _), ends in zip(longest, ranges, plan.ends, strict=False):
+        for request, (start, _), ends in zip(longest, ranges, plan.ends, strict=True):
             request.prefill.want((start, *ends))
             self._cut_to_ms[request] = plan.slot_ms
         for request in requests[_MAX_RANGES:]:
-            self._cut(request, plan.slot_ms)
+            self._cut_to_ms.pop(request, None)
 
     def _cut(self, request: Request, slot_ms: float) -> None:
         """Want the rest of a prompt in as few chunks of about equal time as can be."""

@@ -6,10 +6,10 @@ import dataclasses
 
 import numpy as np
 
-from scheduler.actions import SendMicrobatch
+from scheduler.actions import Action, Progress, SendMicrobatch
 from scheduler.engine import Engine
 from scheduler.engine_config import EngineConfig
-from scheduler.events import RouteFormed
+from scheduler.events import Event, RouteFormed
 from scheduler.latency_model import PipelineLatency, StageLatency, Work
 from scheduler.simulator import Arrival, Simulation, Simulator
 from tests.layer_table import NUM_LAYERS, OVERHEAD_MS
@@ -87,3 +87,25 @@ def simulate(
     """Serve requests on stages of a true latency, planned with a known one, if any."""
     route = RouteFormed(epoch=1, num_stages=true.num_stages, num_pages=_PAGES, latency=known)
     return Simulator(Engine(config), route, ModelTimes(true)).run(arrivals)
+
+
+class _Watched(Engine):
+    """Keeps what it tells of prompts."""
+
+    def __init__(self, config: EngineConfig) -> None:
+        super().__init__(config)
+        self.told: list[tuple[float, Progress]] = []
+
+    def handle(self, event: Event, now_s: float) -> list[Action]:
+        """Note when what was told."""
+        actions = super().handle(event, now_s)
+        self.told += [(now_s, action) for action in actions if isinstance(action, Progress)]
+        return actions
+
+
+def watch(arrivals: list[Arrival], latency: PipelineLatency) -> list[tuple[float, Progress]]:
+    """Serve requests; return what is told of their prompts, and when."""
+    engine = _Watched(CONFIG)
+    route = RouteFormed(epoch=1, num_stages=latency.num_stages, num_pages=_PAGES, latency=latency)
+    Simulator(engine, route, ModelTimes(latency)).run(arrivals)
+    return engine.told

@@ -99,8 +99,18 @@ async def test_an_accepted_profile_reaches_the_engine(
     async with mesh(folder(tmp_path), stages, profiles=profiles) as running_mesh:
         info = await server_info(running_mesh)
         told = await asyncio.to_thread(metrics, running_mesh)
-        complete = await running_mesh.generate(text="x", sampling_params={"max_new_tokens": 2})
+        complete = await running_mesh.generate(
+            text="x" * 200, sampling_params={"max_new_tokens": 2}, return_timeline=True
+        )
+        told_then = await asyncio.to_thread(metrics, running_mesh)
     assert 2 == complete.completion_tokens
+    assert ("optimal", "") == (info.chunk_strategy, info.chunk_strategy_reason)
+    assert 'chunkmesh_chunk_strategy{chunkmesh_chunk_strategy="optimal"} 1.0' in told
+    assert "chunkmesh_chunk_strategy_fallback 0.0" in told
+    for timing in complete.timeline:
+        assert len(timing.predicted_us) == 2
+        assert all(timing.predicted_us)
+    assert 'chunkmesh_predicted_over_measured_ratio_count{stage="1"}' in told_then
     assert [("profile", ""), ("profile", "")] == [(fit.source, fit.refused) for fit in info.fits]
     assert [(0, 1), (1, 2)] == [(fit.layers.first, fit.layers.last) for fit in info.fits]
     assert all(fit.median_error < 0.02 for fit in info.fits)
@@ -126,6 +136,11 @@ async def test_a_noisy_stage_is_refused_and_says_so(
             complete = await running_mesh.generate(text="x", sampling_params={"max_new_tokens": 2})
     assert 2 == complete.completion_tokens
     assert formed[-1].latency is None
+    assert "fixed" == info.chunk_strategy
+    assert "optimal needs the latency of all stages" in info.chunk_strategy_reason
+    assert "chunkmesh_chunk_strategy_fallback 1.0" in told
+    (replaced,) = [line for line in logs if line["event"] == "chunk strategy replaced"]
+    assert info.chunk_strategy_reason == replaced["reason"]
     assert "" == info.fits[0].refused
     assert "error at unseen points" in info.fits[1].refused
     (line,) = [line for line in logs if line["event"] == "stage latency refused"]

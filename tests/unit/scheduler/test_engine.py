@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
+from collections.abc import Sequence
 
 import numpy as np
+import pytest
 
-from scheduler.actions import Action, Finished, MatchPrefix, Output, SendMicrobatch
+from chunkmesh.errors import InvariantViolated
+from scheduler.actions import Action, Finished, MatchPrefix, Output, Progress, SendMicrobatch
 from scheduler.engine import Engine
-from scheduler.engine_config import EngineConfig
+from scheduler.engine_config import CHUNK_STRATEGIES, ChunkStrategyName, EngineConfig
 from scheduler.events import Acked, Arrived, Matched, RouteFormed
+from scheduler.latency_model import PipelineLatency, StageLatency
 from tests.letter_text import LetterText
 from tests.specs import make_spec
 
@@ -51,20 +56,57 @@ def test_end_token_is_not_given_to_the_text() -> None:
     assert not engine.is_live("a")
 
 
-def test_ten_prompts_at_once_keep_their_chunks() -> None:
-    """O15: prompts together are cut as they are alone, and get all their tokens."""
-    engine = Engine(_CONFIG)
-    engine.handle(RouteFormed(epoch=1, num_stages=1, num_pages=64), 0.0)
-    lengths = (1, 15, 16, 17, 63, 64, 65, 127, 128, 129)
+_LENGTHS = (1, 15, 16, 17, 63, 64, 65, 127, 128, 129)
+_LATENCY = PipelineLatency((StageLatency(fixed_ms=1.0, ms_per_token=0.1, ms_per_pair=1e-4),))
+
+
+def _serve_lengths(engine: Engine, lengths: Sequence[int]) -> list[Action]:
+    """Let prompts of these lengths arrive at once, for 8 tokens each."""
     actions: list[Action] = []
     for length in lengths:
         spec = make_spec(f"{length}", length, max_new_tokens=8)
         actions += engine.handle(Arrived(spec=spec), 0.0)
-    told = _serve_alone(engine, actions)
+    return _serve_alone(engine, actions)
+
+
+@pytest.mark.parametrize("strategy", CHUNK_STRATEGIES)
+@pytest.mark.parametrize("latency", [None, _LATENCY])
+def test_lengths_around_borders(
+    strategy: ChunkStrategyName, latency: PipelineLatency | None
+) -> None:
+    """O15: no empty chunk, every token once, no token before the end; alone or together."""
+    for lengths in (*((length,) for length in _LENGTHS), _LENGTHS):
+        engine = Engine(dataclasses.replace(_CONFIG, chunk_strategy=strategy))
+        engine.handle(RouteFormed(epoch=1, num_stages=1, num_pages=64, latency=latency), 0.0)
+        told = _serve_lengths(engine, lengths)
+        ends = {a.request_id: a.chunk_tokens for a in told if isinstance(a, Finished)}
+        assert [sum(ends[f"{length}"]) for length in lengths] == [*lengths]
+        assert all(0 < tokens <= 64 for chunk_tokens in ends.values() for tokens in chunk_tokens)
+        for length in lengths:
+            names = [type(a) for a in told if getattr(a, "request_id", "") == f"{length}"]
+            assert names.count(Output) == 8
+            assert names.index(Output) > max(i for i, n in enumerate(names) if n is Progress)
+        assert engine.is_idle()
+
+
+def test_ten_prompts_at_once_keep_their_chunks() -> None:
+    """O15: prompts together are cut as they are alone, and get all their tokens."""
+    engine = Engine(_CONFIG)
+    engine.handle(RouteFormed(epoch=1, num_stages=1, num_pages=64), 0.0)
+    lengths = _LENGTHS
+    told = _serve_lengths(engine, lengths)
     num_chunks = {a.request_id: len(a.chunk_tokens) for a in told if isinstance(a, Finished)}
     assert [num_chunks[f"{length}"] for length in lengths] == [1, 1, 1, 1, 1, 1, 2, 2, 2, 3]
     assert sum(len(a.token_ids) for a in told if isinstance(a, Output)) == 80
     assert engine.is_idle()
+
+
+def test_latency_of_other_stages_is_a_bug() -> None:
+    """Predictions would be of the wrong stages; nothing may have changed."""
+    engine = Engine(_CONFIG)
+    with pytest.raises(InvariantViolated, match="latency of 1 stages, the route has 2"):
+        engine.handle(RouteFormed(epoch=1, num_stages=2, num_pages=64, latency=_LATENCY), 0.0)
+    assert engine.snapshot().epoch == 0
 
 
 def test_long_prompts_are_planned_in_linear_time() -> None:

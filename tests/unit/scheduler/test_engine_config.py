@@ -30,6 +30,12 @@ _CONFIG = EngineConfig(
         ("load_timeout_s", float("nan")),
         ("max_outstanding_stores", -1),
         ("decode_groups", 0),
+        ("max_microbatch_requests", 0),
+        ("context_tokens", 0),
+        ("dynamic_smooth_factor", 1.5),
+        ("dynamic_smooth_factor", float("nan")),
+        ("max_chunk_ms", 0.0),
+        ("max_chunk_ms", float("inf")),
     ],
 )
 def test_value_out_of_range_is_named(name: str, value: float) -> None:
@@ -48,3 +54,14 @@ def test_window(depth: int, window: int) -> None:
 def test_stages_need_room_for_chunks_and_decode_rows() -> None:
     """Decode rows come on top of the chunk budget."""
     assert _CONFIG.max_microbatch_tokens == 72
+
+
+@pytest.mark.parametrize(
+    ("most", "groups", "expected"), [(None, None, 2), (4, None, 2), (3, None, 3), (1, 5, 8)]
+)
+def test_no_decode_group_outgrows_a_microbatch(
+    most: int | None, groups: int | None, expected: int
+) -> None:
+    """8 rows in microbatches of at most 3 need 3 groups, however many stages there are."""
+    config = dataclasses.replace(_CONFIG, max_microbatch_requests=most, decode_groups=groups)
+    assert config.num_decode_groups(2) == expected

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from scheduler.engine_config import ChunkStrategyName
 from scheduler.latency_model import PipelineLatency, StageLatency
 from scheduler.simulator import Simulation
-from tests.model_times import CONFIG, arrival, h200_pipeline, simulate
+from tests.model_times import CONFIG, arrival, h200_pipeline, simulate, watch
 
 STRATEGIES = get_args(ChunkStrategyName)
 _TEN_MS = PipelineLatency((StageLatency(ms_per_token=10 / 64, ms_per_row=0.05),) * 2)
@@ -150,3 +150,33 @@ def test_higher_priority_passes_in_prefill(strategy: ChunkStrategyName) -> None:
     done = simulate([low, high], _TEN_MS, config=config, known=_TEN_MS)
     assert done.requests[1].ttft_s < 0.5 + 0.06
     assert done.requests[0].ttft_s < 1.5 + 0.06
+
+
+@pytest.mark.parametrize("factors", [(1.0, 1.0), (0.5, 1.5), (2.0, 0.3)])
+def test_a_wrong_model_is_put_right(factors: tuple[float, float]) -> None:
+    """Stages that take other than was measured: hardly later than if all had been known."""
+    known = h200_pipeline(4)
+    slow, fast = (_times(known.stages[0], factor) for factor in factors)
+    true = PipelineLatency((slow, slow, fast, fast))
+    prompts = [arrival(f"r{i}", 65_536) for i in range(16)]
+    informed = simulate(prompts, true, known=true)
+    misled = simulate(prompts, true, known=known)
+    assert misled.end_s <= 1.03 * informed.end_s
+
+
+def _times(stage: StageLatency, factor: float) -> StageLatency:
+    """Return a stage whose every term is another."""
+    terms = dataclasses.asdict(stage)
+    return StageLatency(**{name: factor * value for name, value in terms.items()})
+
+
+@pytest.mark.parametrize("tokens", [300, 2000, 6000, 20_000, 131_072])
+@pytest.mark.parametrize("num_stages", [2, 4])
+def test_time_left_is_about_true(tokens: int, num_stages: int) -> None:
+    """Progress tells what is left at the first chunk within a tenth, and nothing at the end."""
+    latency = h200_pipeline(num_stages)
+    told = watch([arrival("a", tokens)], latency)
+    (first_s, first), (last_s, last) = told[0], told[-1]
+    assert pytest.approx(last_s - first_s, rel=0.1, abs=0.002) == first.eta_s
+    assert (last.eta_s, last.processed) == (0.0, tokens)
+    assert last.chunk_index == last.chunks_planned == len(told)

@@ -105,3 +105,15 @@ def test_a_later_request_of_the_same_id_has_a_track_of_its_own() -> None:
     assert ([64], [32]) == tuple(
         [step.num_tokens for step in track.timings()] for track in (first, second)
     )
+
+
+def test_prediction_is_compared_with_what_was_measured() -> None:
+    """Once for each stage, and not where either is missing."""
+    timeline = Timeline(num_stages=2, max_microbatches=10)
+    timeline.sent(_microbatch(0, ("a", 0, 64), predicted_ms=(0.9, 1.2)))
+    timeline.sent(_microbatch(1, ("a", 64, 6)))
+    ratios = [
+        timeline.acked(stage, seq_no, _times(0, acked_us), heard_s=1.0)
+        for stage, seq_no, acked_us in ((0, 0, 1000), (0, 0, 1000), (1, 0, 0), (0, 1, 1000))
+    ]
+    assert ratios == [0.9, None, None, None]

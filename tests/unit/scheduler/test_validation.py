@@ -17,6 +17,7 @@ from scheduler.validation import (
     Door,
     KvPoolSize,
     check_params,
+    check_priority,
     check_prompt,
     check_request_id,
     check_text,
@@ -203,3 +204,17 @@ def test_a_models_defaults_are_checked_too() -> None:
     assert check_defaults(SamplingDefaults(top_k=-1)).top_k == 0
     with pytest.raises(ValueError, match="top_p is 2"):
         check_defaults(SamplingDefaults(top_p=2.0))
+
+
+@pytest.mark.parametrize("priority", [-101, 101, -(1 << 31), (1 << 31) - 1])
+def test_a_priority_out_of_range_is_named(priority: int) -> None:
+    """Nobody can outbid all others for ever."""
+    with pytest.raises(InvalidRequest, match=f"priority is {priority}, must be in") as refused:
+        check_priority(priority)
+    assert refused.value.field == "priority"
+
+
+@pytest.mark.parametrize("priority", [-100, 0, 100])
+def test_priorities_within_the_range(priority: int) -> None:
+    """Both ends are in."""
+    check_priority(priority)

@@ -1,0 +1,51 @@
+"""What the scheduler can be told about chunks."""
+
+from __future__ import annotations
+
+import pytest
+
+from chunkmesh.config import load
+from chunkmesh.errors import ConfigError
+from scheduler.settings import SchedulerSettings
+
+
+def _strategy(*flags: str) -> str:
+    """Return how prompts are to be cut."""
+    loaded = load(SchedulerSettings, ["--model-path", "m", *flags], {})
+    return loaded.settings.wanted_strategy
+
+
+@pytest.mark.parametrize(
+    ("flags", "strategy"),
+    [
+        ((), "optimal"),
+        (("--chunk-strategy", "fixed"), "fixed"),
+        (("--enable-dynamic-chunking",), "dynamic"),
+        (("--enable-dynamic-chunking", "--chunk-strategy", "dynamic"), "dynamic"),
+    ],
+)
+def test_strategy(flags: tuple[str, ...], strategy: str) -> None:
+    """The flag of SGLang's users is another word for the same."""
+    assert _strategy(*flags) == strategy
+
+
+def test_contradiction_is_refused() -> None:
+    """One of the two would be ignored in silence."""
+    with pytest.raises(ConfigError, match="contradicts --chunk-strategy fixed"):
+        _strategy("--enable-dynamic-chunking", "--chunk-strategy", "fixed")
+
+
+@pytest.mark.parametrize(
+    ("flag", "value"),
+    [
+        ("--chunk-strategy", "clever"),
+        ("--dynamic-chunking-smooth-factor", "1.1"),
+        ("--max-chunk-ms", "-1"),
+        ("--max-chunk-ms", "inf"),
+        ("--pp-max-micro-batch-size", "0"),
+    ],
+)
+def test_value_out_of_range_is_named(flag: str, value: str) -> None:
+    """With its flag, so that it can be found."""
+    with pytest.raises(ConfigError, match=f"^{flag} {value}"):
+        _strategy(flag, value)
