@@ -43,6 +43,25 @@ def pages_needed(
     return num_shared + num_outputs * (num_pages - num_shared)
 
 
+def new_tokens_that_fit(
+    prompt_tokens: int, *, num_outputs: int, num_pages: int, page_tokens: int
+) -> int:
+    """Return the largest max_new_tokens for which pages_needed is at most num_pages.
+
+    It is 0 or negative where the pool cannot hold the prompt for all outputs.
+    """
+    num_shared = prompt_tokens // page_tokens
+    own_pages = (num_pages - num_shared) // num_outputs
+    return (num_shared + own_pages) * page_tokens - prompt_tokens + 1
+
+
+def named_new_tokens(max_new_tokens: int, asked_new_tokens: int | None) -> str:
+    """Name max_new_tokens as the client did, and what the context leaves of it if it is less."""
+    if asked_new_tokens is None:
+        return f"max_new_tokens {max_new_tokens}"
+    return f"max_new_tokens {asked_new_tokens} (of which the context leaves {max_new_tokens})"
+
+
 def pages_at_start(request: Request, config: EngineConfig) -> int:
     """Return the pages that an output needs to be admitted, with all that it stands for."""
     return pages_needed(
@@ -128,7 +147,8 @@ class Admission:
             field = "input"
         else:
             field = f"sampling_params.{'n' if alone <= num_pages else 'max_new_tokens'}"
-        given = f"prompt of {prompt_tokens} tokens and max_new_tokens {spec.max_new_tokens}"
+        asked = named_new_tokens(spec.max_new_tokens, spec.asked_new_tokens)
+        given = f"prompt of {prompt_tokens} tokens and {asked}"
         if num_outputs > 1:
             given = f"{num_outputs} outputs of a {given}"
         return InvalidRequest(

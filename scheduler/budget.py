@@ -57,7 +57,7 @@ class TokenBudget:
 
     def begin(self, prefill: Prefill) -> None:
         """Cut it."""
-        prefill.borders = (prefill.start, *self._strategy.cut(prefill.start, prefill.end))
+        prefill.want((prefill.start, *self._strategy.cut(prefill.start, prefill.end)))
         prefill.began_at = self._clock
 
     def fill(self, prefilling: Sequence[Request], *, beside: Work, most: int) -> list[Part]:  # noqa: ARG002 - rows are no tokens of prefill

@@ -64,6 +64,8 @@ class CacheCalls:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._hicache is not None:
+            await self._hicache.close()
 
     async def _match(self, action: actions.MatchPrefix) -> None:
         """Ask and answer."""

@@ -70,6 +70,8 @@ class RequestSpec:
     """One for each full page of the prompt."""
     max_new_tokens: int
     """>= 1; prompt + max_new_tokens fits the context."""
+    asked_new_tokens: int | None = None
+    """What the client asked for, if that was more; only for what it is told."""
     min_new_tokens: int
     """0 <= min_new_tokens <= max_new_tokens."""
     end_ids: frozenset[int]
@@ -82,6 +84,8 @@ class RequestSpec:
     prompt_top_logprobs: int | None = None
     """0 <= n <= 20 most likely ids to tell with the prompt's log-probabilities, if any; then no hit
     is used."""
+    chunk_tokens: tuple[int, ...] = ()
+    """Sizes of the prompt's chunks, >= 1, the last one repeated; empty leaves it to the plan."""
 
     @property
     def num_outputs(self) -> int:

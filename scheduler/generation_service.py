@@ -17,11 +17,13 @@ from scheduler import replies, server_info, timeline_history, timeline_replies
 from scheduler.control_loop import ControlLoop
 from scheduler.engine import ROUTE_RETRY_S
 from scheduler.events import RequestSpec
+from scheduler.given_chunks import check_chunk_tokens
 from scheduler.hicache_client import HiCacheClient
 from scheduler.intake import Intake
 from scheduler.metrics import count_request
 from scheduler.request_stream import RequestStream
 from scheduler.server_info import ServedModel
+from scheduler.validation import KvPoolSize
 
 _Context = grpc.aio.ServicerContext[Any, Any]
 _log = structlog.get_logger(__name__)
@@ -124,12 +126,21 @@ class GenerationService(generation_pb2_grpc.GenerationServicer):
     async def _read(self, request: pb.GenerateRequest, request_id: str) -> RequestSpec:
         """Check a request; without a route none is looked at."""
         self._check_new(request_id)
-        return await self._intake.read(
+        spec = await self._intake.read(
             request,
             request_id,
             namespace=self._namespace(request),
-            page_tokens=self._loop.workers.registry.page_tokens,
+            pool=KvPoolSize(
+                num_pages=self._loop.engine.snapshot().num_pages,
+                page_tokens=self._loop.workers.registry.page_tokens,
+            ),
         )
+        check_chunk_tokens(
+            spec.chunk_tokens,
+            prompt_tokens=len(spec.prompt_ids),
+            max_tokens=self._loop.config.chunked_prefill_tokens,
+        )
+        return spec
 
     def _namespace(self, request: pb.GenerateRequest) -> bytes:
         """Return the namespace of a request's pages on the route that stands.

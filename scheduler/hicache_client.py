@@ -1,10 +1,12 @@
 """The scheduler's calls to HiCache.
 
-Short deadlines, and a pause after a fault, so that a dead cache costs a request nothing.
+Short deadlines, and a pause after a fault, so that a dead cache costs a request nothing. No lease
+is forgotten by that: they are given back in a pause, too, and those that come too late at once.
 """
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
@@ -21,6 +23,8 @@ from scheduler.metrics import count_cache_fault
 
 _log = structlog.get_logger(__name__)
 _DEADLINE_S = 0.5
+_BACKGROUND_DEADLINE_S = 10.0
+"""Of what no request waits for."""
 _PAUSE_S = 1.0
 _LEASE_MS = 60_000
 _Answer = TypeVar("_Answer")
@@ -35,22 +39,39 @@ class HiCacheClient:
         self._paused_until_s = 0.0
         self.fault = ""
         """Why the last call failed; empty if it did not."""
+        self._late: set[asyncio.Task[None]] = set()
+        """Matches that were given up, at most those of _DEADLINE_S in each pause."""
 
     async def match(self, digests: tuple[bytes, ...]) -> tuple[int, str | None]:
         """Return the number of leading pages stored and the lease on them."""
+        if self._is_paused():
+            return 0, None
         request = pb.MatchRequest(digests=digests, lease_ttl_ms=_LEASE_MS)
-        answer = await self._call(self._stub.Match, request)
+        call = asyncio.ensure_future(
+            self._call(self._stub.Match, request, deadline_s=_BACKGROUND_DEADLINE_S)
+        )
+        try:
+            async with asyncio.timeout(_DEADLINE_S):
+                answer = await asyncio.shield(call)
+        except TimeoutError:
+            self._note_fault("DEADLINE_EXCEEDED", f"no answer to Match within {_DEADLINE_S} s")
+            task = asyncio.create_task(self._give_back(call))
+            self._late.add(task)
+            task.add_done_callback(self._late.discard)
+            return 0, None
         if answer is None:
             return 0, None
         return min(answer.num_pages, len(digests)), answer.lease_id or None
 
     async def release_lease(self, lease_id: str) -> None:
-        """Give a lease back; if that fails it expires."""
-        await self._call(self._stub.ReleaseLease, pb.ReleaseLeaseRequest(lease_id=lease_id))
+        """Give a lease back, trying at once even after a fault; if that fails it expires."""
+        request = pb.ReleaseLeaseRequest(lease_id=lease_id)
+        await self._call(self._stub.ReleaseLease, request, deadline_s=_BACKGROUND_DEADLINE_S)
 
     async def invalidate(self, digests: tuple[bytes, ...]) -> None:
         """Report pages that were found missing or damaged."""
-        await self._call(self._stub.Invalidate, pb.InvalidateRequest(digests=digests))
+        if not self._is_paused():
+            await self._call(self._stub.Invalidate, pb.InvalidateRequest(digests=digests))
 
     async def commit(
         self,
@@ -61,6 +82,8 @@ class HiCacheClient:
         page_bytes: int,
     ) -> None:
         """Report pages that a stage has written; if that fails they stay invisible."""
+        if self._is_paused():
+            return
         request = pb.CommitRequest(
             namespace=action.namespace,
             pages=[pb.CommittedPage(digest=p.digest, parent=p.parent) for p in action.pages],
@@ -72,6 +95,8 @@ class HiCacheClient:
 
     async def current_fault(self) -> str:
         """Ask why nothing can be cached now, Redis included; empty if all is well."""
+        if self._is_paused():
+            return self.fault
         stats = await self._call(self._stub.GetStats, pb.GetStatsRequest())
         return self.fault if stats is None else stats.redis_fault
 
@@ -81,25 +106,42 @@ class HiCacheClient:
         answer = await self._call(self._stub.Clear, pb.ClearRequest(), deadline_s=10.0)
         return None if answer is None else answer.num_pages
 
+    async def close(self) -> None:
+        """Give up the matches that are late; their leases expire."""
+        for task in self._late:
+            task.cancel()
+        await asyncio.gather(*self._late, return_exceptions=True)
+
+    async def _give_back(self, call: asyncio.Future[pb.MatchResponse | None]) -> None:
+        """Wait for a match that nobody waits for any more, and end its lease."""
+        answer = await call
+        if answer is not None and answer.lease_id:
+            await self.release_lease(answer.lease_id)
+
     async def _call(
         self,
         method: Callable[..., Awaitable[_Answer]],
         request: Message,
         deadline_s: float = _DEADLINE_S,
     ) -> _Answer | None:
-        """Call, or return None while HiCache is paused or when it fails."""
-        if time.monotonic() < self._paused_until_s:
-            return None
+        """Call, or return None when that fails."""
         try:
             answer = await method(request, timeout=deadline_s)
         except grpc.aio.AioRpcError as error:
-            count_cache_fault()
-            if not self.fault:
-                _log.warning("prefix cache fault", code=error.code().name, detail=error.details())
-            self.fault = f"{error.code().name}: {error.details()}"
-            self._paused_until_s = time.monotonic() + _PAUSE_S
+            self._note_fault(error.code().name, error.details())
             return None
         if self.fault:
             _log.info("prefix cache answers again")
         self.fault = ""
         return answer
+
+    def _is_paused(self) -> bool:
+        return time.monotonic() < self._paused_until_s
+
+    def _note_fault(self, code: str, detail: str | None) -> None:
+        """Count a fault and pause."""
+        count_cache_fault()
+        if not self.fault:
+            _log.warning("prefix cache fault", code=code, detail=detail)
+        self.fault = f"{code}: {detail}"
+        self._paused_until_s = time.monotonic() + _PAUSE_S

@@ -18,7 +18,7 @@ from scheduler.chat_template import ChatMessage, chat_end
 from scheduler.events import RequestSpec
 from scheduler.sampling_params import GivenParams
 from scheduler.tokenizer import Tokenizer
-from scheduler.validation import Door
+from scheduler.validation import Door, KvPoolSize
 
 _SHORT_BYTES = 4096
 """Prompts up to this size are worked on at once; a hop to a thread would cost more."""
@@ -49,9 +49,9 @@ class Intake:
         self._door = door
 
     async def read(
-        self, request: pb.GenerateRequest, request_id: str, *, namespace: bytes, page_tokens: int
+        self, request: pb.GenerateRequest, request_id: str, *, namespace: bytes, pool: KvPoolSize
     ) -> RequestSpec:
-        """Make a checked request.
+        """Make a checked request for a route with such a pool.
 
         Raises:
             InvalidRequest: something in it is impossible; names field, value and limit.
@@ -64,13 +64,15 @@ class Intake:
             self._door,
             prompt_tokens=len(prompt_ids),
             drawn_seed=secrets.randbits(64),
+            pool=pool,
         )
         return RequestSpec(
             request_id=request_id,
             prompt_ids=prompt_ids,
             namespace=namespace,
-            digests=await self.digests(prompt_ids, namespace, page_tokens),
+            digests=await self.digests(prompt_ids, namespace, pool.page_tokens),
             max_new_tokens=params.max_new_tokens,
+            asked_new_tokens=params.asked_new_tokens,
             min_new_tokens=params.min_new_tokens,
             end_ids=params.end_ids,
             sampling=params.sampling,
@@ -81,6 +83,7 @@ class Intake:
                 skip_special_tokens=params.skip_special_tokens,
             ),
             prompt_top_logprobs=params.prompt_top_logprobs,
+            chunk_tokens=tuple(request.chunk_tokens),
         )
 
     async def prompt_ids(self, request: pb.GenerateRequest | pb.TokenizeRequest) -> TokenIds:

@@ -141,8 +141,10 @@ def _chat_template(folder: Path, tokenizer_config: Json) -> str | None:
             raise ConfigError(f"{path} cannot be read: {error}") from error
     value = tokenizer_config.get("chat_template")
     if isinstance(value, list):
-        named = {item.get("name"): item.get("template") for item in value if isinstance(item, dict)}
-        value = named.get("default")
+        items = [item for item in value if isinstance(item, dict)]
+        value = next(
+            (item.get("template") for item in items if item.get("name") == "default"), None
+        )
     if value is not None and not isinstance(value, str):
         raise ConfigError(f"{folder / 'tokenizer_config.json'}: chat_template is no text")
     return value

@@ -28,6 +28,8 @@ class Prefill:
     """Chunks acknowledged by the last stage, and so by nature by all before it; of those sent."""
     began_at: float = 0.0
     """The budget's clock when it began to wait for its chunks."""
+    is_given: bool = False
+    """Whether the client chose the borders: then chunks end there and nowhere else."""
 
     @property
     def is_sent(self) -> bool:
@@ -70,6 +72,16 @@ class Prefill:
         index = bisect.bisect_right(self.borders, self.next_start)
         is_at_border = index > 0 and self.borders[index - 1] == self.next_start
         return self.borders[index] if is_at_border and index < len(self.borders) else None
+
+    def give(self, ends: Sequence[int]) -> None:
+        """Take the client's ends of all chunks, before anybody has planned any."""
+        self.borders = (self.start, *ends)
+        self.is_given = True
+
+    def want(self, borders: Sequence[int]) -> None:
+        """Take planned borders, unless the client has given its own."""
+        if not self.is_given:
+            self.borders = borders
 
     def send(self, end: int) -> None:
         """Count the chunk up to end, next_start < end <= self.end, as sent."""

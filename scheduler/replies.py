@@ -8,7 +8,6 @@ from chunkmesh.logprobs import TokenLogprobs, join
 from chunkmesh.logprobs_codec import to_message
 from chunkmesh.v1 import common_pb2
 from chunkmesh.v1 import generation_pb2 as pb
-from scheduler import timeline_replies
 from scheduler.actions import Finished, Progress, PromptLogprobs
 from scheduler.request_stream import OutputNews, RequestStream
 from scheduler.timeline import MicrobatchTiming
@@ -52,7 +51,7 @@ async def responses(
                 complete = _complete(news.finished, stream)
                 num_completes += 1
                 if request.return_timeline and num_completes == len(stream.outputs):
-                    complete.timeline.extend(map(timeline_replies.timing, timeline()))
+                    complete.timeline.extend(map(timing, timeline()))
                 yield pb.GenerateResponse(request_id=request_id, complete=complete)
         if update.error is not None:
             raise update.error
@@ -130,3 +129,25 @@ def _complete(finished: Finished, stream: RequestStream) -> pb.GenerateComplete:
 def _token_logprobs(parts: list[TokenLogprobs]) -> common_pb2.TokenLogprobs | None:
     """Write the log-probabilities of output tokens, if there are any."""
     return to_message(join(parts)) if parts else None
+
+
+def timing(timing: MicrobatchTiming) -> pb.MicrobatchTiming:
+    """Write when the stages worked on one microbatch."""
+    return pb.MicrobatchTiming(
+        epoch=timing.epoch,
+        seq_no=timing.seq_no,
+        start=timing.start,
+        num_tokens=timing.num_tokens,
+        microbatch_tokens=timing.microbatch_tokens,
+        stages=[
+            pb.StageTiming(
+                stage_index=stage.stage,
+                start_us=stage.start_us,
+                wait_us=stage.wait_us,
+                compute_us=stage.compute_us,
+                send_us=stage.send_us,
+            )
+            for stage in timing.stages
+        ],
+        predicted_us=timing.predicted_us,
+    )

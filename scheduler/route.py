@@ -22,6 +22,7 @@ from scheduler.decode_groups import DecodeGroups
 from scheduler.engine_config import EngineConfig
 from scheduler.events import Acked, Loaded, RouteFormed, Stored
 from scheduler.fork import fork
+from scheduler.given_chunks import given_ends
 from scheduler.loads import LoadEnd, Loads
 from scheduler.outlook import rest_ms, time_left_ms
 from scheduler.pace import Pace
@@ -260,7 +261,10 @@ class Route:
     def _start_prefill(self, request: Request, *, hit_pages: int, now_s: float) -> None:
         """Let what is left of the known tokens be computed."""
         start = hit_pages * self._config.page_tokens
-        prefill = Prefill(start=start, end=request.known_tokens)
+        end, given = request.known_tokens, request.spec.chunk_tokens
+        prefill = Prefill(start=start, end=end)
+        if given:
+            prefill.give(given_ends(given, start, end))
         self._budget.begin(prefill)
         request.start_prefill(prefill, hit_pages=hit_pages, now_s=now_s)
 

@@ -80,8 +80,12 @@ def check_defaults(defaults: SamplingDefaults) -> SamplingDefaults:
         ValueError: a value is outside its range.
         TypeError: a value is no number.
     """
+    for name, value in dataclasses.asdict(defaults).items():
+        kinds = (int,) if name == "top_k" else (int, float)
+        if value is not None and type(value) not in kinds:
+            raise TypeError(f"{name} is {value!r}, must be a{' whole' * (kinds == (int,))} number")
     top_k = defaults.top_k
-    checked = dataclasses.replace(defaults, top_k=None if top_k is None else max(int(top_k), 0))
+    checked = dataclasses.replace(defaults, top_k=None if top_k is None else max(top_k, 0))
     for name in ("temperature", "top_p", "min_p", "repetition_penalty"):
         value = getattr(checked, name)
         fault = None if value is None else _fault(name, value)

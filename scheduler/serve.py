@@ -85,9 +85,8 @@ async def running(settings: SchedulerSettings) -> AsyncIterator[RunningScheduler
         )
         internal = GrpcServer("chunkmesh.v1.StageControl")
         generation_pb2_grpc.add_GenerationServicer_to_server(service, users.server)
-        stage_pb2_grpc.add_StageControlServicer_to_server(
-            AttachService(loop, latency_file), internal.server
-        )
+        attach = AttachService(loop, latency_file)
+        stage_pb2_grpc.add_StageControlServicer_to_server(attach, internal.server)
         internal_address = await stack.enter_async_context(
             internal.listening(settings.listen("internal_port"), grace_s=_ATTACH_GRACE_S)
         )

@@ -152,7 +152,7 @@ class SlotBudget:
         plan = self._strategy.cut_all(ranges)
         self._searched = set(requests)
         for request, (start, _), ends in zip(longest, ranges, plan.ends, strict=True):
-            request.prefill.borders = (start, *ends)
+            request.prefill.want((start, *ends))
             self._cut_to_ms[request] = plan.slot_ms
         for request in requests[_MAX_RANGES:]:
             self._cut_to_ms.pop(request, None)
@@ -160,7 +160,7 @@ class SlotBudget:
     def _cut(self, request: Request, slot_ms: float) -> None:
         """Want the rest of a prompt in as few chunks of about equal time as can be."""
         start, end = request.prefill.next_start, request.prefill.end
-        request.prefill.borders = (start, *self._strategy.cut_to(start, end, slot_ms))
+        request.prefill.want((start, *self._strategy.cut_to(start, end, slot_ms)))
         self._cut_to_ms[request] = slot_ms
 
     def _end(
@@ -168,6 +168,10 @@ class SlotBudget:
     ) -> int | None:
         """Return where the next chunk ends, or None if none fits that is worth it."""
         start, end = prefill.next_start, prefill.end
+        if prefill.is_given:
+            given = prefill.wanted_end() or end
+            is_in_time = is_first or self._reach.fits(start, given, cap_ms)
+            return given if is_in_time and given - start <= left_tokens else None
         furthest = start + left_tokens
         reached = min(self._reach.latest_end(start, cap_ms), end)
         if reached > furthest:

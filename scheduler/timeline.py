@@ -57,7 +57,7 @@ class MicrobatchTiming:
     stages: tuple[StageTiming, ...]
     """Ascending; stages that have not acknowledged yet are missing."""
     predicted_us: tuple[int, ...] = ()
-    """Compute time that the latency model expected of each stage; empty without a model."""
+    """Compute time that was expected of each stage; empty if nothing was."""
 
 
 @dataclasses.dataclass(slots=True, kw_only=True)
@@ -67,7 +67,7 @@ class _Sent:
     epoch: int
     seq_no: int
     microbatch_tokens: int
-    predicted_ms: tuple[float, ...]
+    predicted_us: tuple[int, ...]
     acks: dict[int, AckTimes] = dataclasses.field(default_factory=dict)
 
 
@@ -117,7 +117,7 @@ class Track:
                 stages=tuple(
                     self._timing(stage, times) for stage, times in sorted(sent.acks.items())
                 ),
-                predicted_us=tuple([round(1000 * each) for each in sent.predicted_ms]),
+                predicted_us=sent.predicted_us,
             )
             for start, num_tokens, sent in spans
         )
@@ -167,7 +167,7 @@ class Timeline:
             epoch=microbatch.epoch,
             seq_no=microbatch.seq_no,
             microbatch_tokens=microbatch.num_tokens,
-            predicted_ms=microbatch.predicted_ms,
+            predicted_us=tuple([round(1000 * ms) for ms in microbatch.predicted_ms]),
         )
         self._in_flight[microbatch.seq_no] = sent
         for entry in microbatch.entries:
@@ -189,8 +189,8 @@ class Timeline:
         sent.acks[stage] = times
         if len(sent.acks) == self._num_stages:
             del self._in_flight[seq_no]
-        is_known = bool(sent.predicted_ms) and times.compute_us > 0
-        return 1000 * sent.predicted_ms[stage] / times.compute_us if is_known else None
+        is_known = bool(sent.predicted_us) and times.compute_us > 0
+        return sent.predicted_us[stage] / times.compute_us if is_known else None
 
 
 def to_us(time_s: float) -> int:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 
 from chunkmesh.v1 import generation_pb2 as pb
-from scheduler.timeline import MicrobatchTiming, to_us
+from scheduler.replies import timing
+from scheduler.timeline import to_us
 from scheduler.timeline_history import RequestTimeline
 
 _PARTS_A_TURN = 64
@@ -33,25 +34,3 @@ async def response(timeline: RequestTimeline, *, now_s: float) -> pb.GetTimeline
         message.microbatches.extend(map(timing, parts))
         await asyncio.sleep(0)
     return message
-
-
-def timing(microbatch: MicrobatchTiming) -> pb.MicrobatchTiming:
-    """Write when the stages worked on one microbatch."""
-    return pb.MicrobatchTiming(
-        epoch=microbatch.epoch,
-        seq_no=microbatch.seq_no,
-        start=microbatch.start,
-        num_tokens=microbatch.num_tokens,
-        microbatch_tokens=microbatch.microbatch_tokens,
-        stages=[
-            pb.StageTiming(
-                stage_index=stage.stage,
-                start_us=stage.start_us,
-                wait_us=stage.wait_us,
-                compute_us=stage.compute_us,
-                send_us=stage.send_us,
-            )
-            for stage in microbatch.stages
-        ],
-        predicted_us=microbatch.predicted_us,
-    )

@@ -1,7 +1,8 @@
 """Text and chats to token ids, and the way back. One per scheduler, used from several threads.
 
-Ids are those that Hugging Face transformers gives for the same folder: text gets the model's
-special tokens, a chat only those that its template writes. BOS is never doubled.
+Ids are those that Hugging Face transformers 5 gives for the same folder: text gets what the
+post-processor of tokenizer.json adds, whatever add_bos_token in tokenizer_config.json says, and
+a chat only what its template writes. Other than there, BOS is never doubled.
 """
 
 from __future__ import annotations
@@ -30,15 +31,12 @@ class Tokenizer:
         tens of megabytes would take minutes and gigabytes, only to be refused then.
 
         Raises:
-            ConfigError: the tokenizer, its BOS token or the template is not usable.
+            ConfigError: the tokenizer or the template is not usable.
         """
         self._tokenizer = _load(files)
         special_tokens = _special_tokens(files.tokenizer_config)
         self._bos_id = self._id_of(special_tokens.get("bos_token"))
-        self._processor_adds_bos = self._first_id_added() == self._bos_id is not None
-        self._adds_bos = bool(files.tokenizer_config.get("add_bos_token", self._processor_adds_bos))
-        if self._adds_bos and self._bos_id is None:
-            raise ConfigError("tokenizer_config.json: add_bos_token is set without a bos_token")
+        self._adds_bos = self._first_id_added() == self._bos_id is not None
         self._special_ids = frozenset(
             id_
             for id_, token in self._tokenizer.get_added_tokens_decoder().items()
@@ -60,12 +58,8 @@ class Tokenizer:
         """
         self._check_length(text, field="text")
         ids = self._encode(text, add_special_tokens=True)
-        if self._bos_id is None:
-            return ids
-        body = ids[1:] if self._processor_adds_bos else ids
-        if not self._adds_bos or (len(body) > 0 and int(body[0]) == self._bos_id):
-            return body
-        return np.concatenate([np.array([self._bos_id], dtype=np.uint32), body])
+        stands_already = self._adds_bos and ids[1:2].tolist() == [self._bos_id]
+        return ids[1:] if stands_already else ids
 
     def encode_chat(self, messages: Sequence[ChatMessage], end: ChatEnd = "assistant") -> TokenIds:
         """Return the ids of a chat. Blocks as encode does.

@@ -14,6 +14,7 @@ import numpy as np
 from chunkmesh.errors import InvalidRequest
 from chunkmesh.grpc_options import MAX_MESSAGE_BYTES
 from chunkmesh.pages import TokenIds
+from scheduler.admission import named_new_tokens, new_tokens_that_fit
 from scheduler.events import Sampling
 from scheduler.sampling_params import (
     GivenParams,
@@ -49,12 +50,22 @@ class Door:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class KvPoolSize:
+    """The pages that one request could have at most: all of a route's."""
+
+    num_pages: int
+    page_tokens: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class CheckedParams:
     """SamplingParams with every value present and within its limits."""
 
     sampling: Sampling
     max_new_tokens: int
     """>= 1; prompt + max_new_tokens fits the context."""
+    asked_new_tokens: int | None
+    """What the client asked for, if that was more."""
     min_new_tokens: int
     """0 <= min_new_tokens <= max_new_tokens."""
     stop: tuple[str, ...]
@@ -127,41 +138,59 @@ def check_prompt(ids: TokenIds, door: Door, *, field: str) -> None:
 
 
 def check_params(
-    given: GivenParams, door: Door, *, prompt_tokens: int, drawn_seed: int
+    given: GivenParams,
+    door: Door,
+    *,
+    prompt_tokens: int,
+    drawn_seed: int,
+    pool: KvPoolSize | None = None,
 ) -> CheckedParams:
     """Check everything but the prompt, which was checked before and has prompt_tokens tokens.
 
     drawn_seed is used if the client sent no seed. max_new_tokens is cut to what the context
-    leaves.
+    leaves; a default also to what a pool, if known, can hold, while a wish is left to admission,
+    which refuses it.
     """
-    max_new, min_new = _check_lengths(given, door.context_length - prompt_tokens)
+    num_outputs = check_num_outputs(given)
+    room = door.context_length - prompt_tokens
+    if given.max_new_tokens is None and pool is not None:
+        fits = new_tokens_that_fit(
+            prompt_tokens,
+            num_outputs=num_outputs,
+            num_pages=pool.num_pages,
+            page_tokens=pool.page_tokens,
+        )
+        room = max(1, min(room, fits))
+    max_new, min_new = _check_lengths(given, room)
+    asked = given.max_new_tokens if max_new != given.max_new_tokens else None
     _check_stop(given.stop)
     _check_stop_ids(given.stop_token_ids, door.vocab_size)
     eos_ids: frozenset[int] = frozenset() if given.ignore_eos else door.eos_ids
     top_logprobs = check_top_logprobs(given, door.vocab_size)
     if given.logprobs:
-        _check_complete_bytes(max_new, top_logprobs)
+        _check_complete_bytes(max_new, asked, top_logprobs)
     return CheckedParams(
         sampling=check_sampling(
             given, door.defaults, vocab_size=door.vocab_size, drawn_seed=drawn_seed
         ),
         max_new_tokens=max_new,
+        asked_new_tokens=asked,
         min_new_tokens=min_new,
         stop=tuple(dict.fromkeys(given.stop)),
         end_ids=eos_ids | frozenset(given.stop_token_ids),
         skip_special_tokens=given.skip_special_tokens is not False,
-        num_outputs=check_num_outputs(given),
+        num_outputs=num_outputs,
         prompt_top_logprobs=top_logprobs if given.prompt_logprobs else None,
     )
 
 
-def _check_complete_bytes(max_new_tokens: int, top_logprobs: int) -> None:
+def _check_complete_bytes(max_new_tokens: int, asked: int | None, top_logprobs: int) -> None:
     """Refuse an output whose log-probabilities no complete message could carry at the end."""
     most_tokens = MAX_MESSAGE_BYTES // (_TOKEN_BYTES + _TOP_BYTES * top_logprobs)
     if max_new_tokens > most_tokens:
         raise InvalidRequest(
-            f"max_new_tokens is {max_new_tokens} with logprobs and {top_logprobs} top_logprobs, "
-            f"of which one message holds at most {most_tokens} tokens",
+            f"{named_new_tokens(max_new_tokens, asked)} with logprobs and {top_logprobs} "
+            f"top_logprobs, of which one message holds at most {most_tokens} tokens",
             field="sampling_params.top_logprobs",
         )
 

@@ -6,7 +6,7 @@ import dataclasses
 from typing import Literal
 
 from chunkmesh.errors import ConfigError
-from stage_worker.config_fields import Fields, choice, count, positive
+from stage_worker.config_fields import Fields, choice, count, flag, items, positive
 
 ExpertsKind = Literal["qwen3", "deepseek2", "deepseek3"]
 
@@ -79,21 +79,21 @@ def _num_experts(raw: Fields) -> int:
 
 def _qwen3(raw: Fields) -> ExpertsConfig:
     step = count(raw, "decoder_sparse_step", default=1)
-    dense = frozenset(raw.get("mlp_only_layers") or ())
+    dense = frozenset(items(raw, "mlp_only_layers", int) or ())
     layers = range(count(raw, "num_hidden_layers"))
     return ExpertsConfig(
         layers=tuple(layer for layer in layers if layer not in dense and (layer + 1) % step == 0),
         num_experts=_num_experts(raw),
         experts_per_token=count(raw, "num_experts_per_tok", default=8),
         intermediate_size=count(raw, "moe_intermediate_size", default=768),
-        renormalised=bool(raw.get("norm_topk_prob", False)),
+        renormalised=flag(raw, "norm_topk_prob"),
     )
 
 
 def _deepseek2(raw: Fields) -> ExpertsConfig:
     choice(raw, "scoring_func", ("softmax",), default="softmax")
     method = choice(raw, "topk_method", ("greedy", "group_limited_greedy"), default="greedy")
-    if raw.get("norm_topk_prob"):
+    if flag(raw, "norm_topk_prob"):
         raise ConfigError("norm_topk_prob=True is not known for this architecture")
     grouped = method == "group_limited_greedy"
     return dataclasses.replace(
@@ -114,7 +114,7 @@ def _deepseek3(raw: Fields) -> ExpertsConfig:
         num_groups=count(raw, "n_group", default=8),
         groups_per_token=count(raw, "topk_group", default=4),
         group_judges=2,
-        renormalised=bool(raw.get("norm_topk_prob", True)),
+        renormalised=flag(raw, "norm_topk_prob", default=True),
         scaling_factor=positive(raw, "routed_scaling_factor", default=2.5),
     )
 

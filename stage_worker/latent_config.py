@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 
 from chunkmesh.errors import ConfigError
-from stage_worker.config_fields import Fields, count
+from stage_worker.config_fields import Fields, count, flag
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +53,7 @@ def parse_latent(raw: Fields, *, present: bool) -> LatentConfig | None:
         plain_dim=count(raw, "qk_nope_head_dim", default=128),
         rope_dim=count(raw, "qk_rope_head_dim", default=64),
         value_dim=count(raw, "v_head_dim", default=128),
-        interleaved=bool(raw.get("rope_interleave", True)),
+        interleaved=flag(raw, "rope_interleave", default=True),
     )
     if config.rope_dim % 2:
         raise ConfigError(f"qk_rope_head_dim={config.rope_dim} is odd; rope needs pairs")

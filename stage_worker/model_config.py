@@ -13,9 +13,10 @@ import pathlib
 from collections.abc import Mapping
 from typing import Any
 
+from chunkmesh.coverage import MAX_MODEL_LAYERS
 from chunkmesh.errors import ConfigError
 from stage_worker.architectures import Architecture, find_architecture
-from stage_worker.config_fields import Fields, choice, count, positive
+from stage_worker.config_fields import Fields, choice, count, flag, items, positive
 from stage_worker.experts_config import ExpertsConfig, parse_experts
 from stage_worker.latent_config import LatentConfig, parse_latent
 from stage_worker.rope_config import RopeConfig, parse_rope
@@ -112,7 +113,7 @@ def parse_model_config(raw: Mapping[str, Any]) -> ModelConfig:
         vocab_size=count(raw, "vocab_size"),
         hidden_size=hidden_size,
         intermediate_size=count(raw, "intermediate_size"),
-        num_layers=count(raw, "num_hidden_layers"),
+        num_layers=count(raw, "num_hidden_layers", most=MAX_MODEL_LAYERS),
         num_heads=num_heads,
         num_kv_heads=1 if latent else num_kv_heads,
         head_dim=latent.rank + latent.rope_dim if latent else head_dim,
@@ -126,7 +127,7 @@ def parse_model_config(raw: Mapping[str, Any]) -> ModelConfig:
         fp8_block=_fp8_block(raw.get("quantization_config")),
         dtype=_dtype(raw),
         max_position_embeddings=count(raw, "max_position_embeddings"),
-        tie_word_embeddings=bool(raw.get("tie_word_embeddings", False)),
+        tie_word_embeddings=flag(raw, "tie_word_embeddings"),
         eos_token_ids=_token_ids(raw.get("eos_token_id")),
     )
     _check_heads(config)
@@ -145,10 +146,9 @@ def _check_heads(config: ModelConfig) -> None:
 
 def _refuse_unknown(raw: Fields) -> None:
     """Refuse settings that would change the result and that are not computed here."""
-    if raw.get("hidden_act", "silu") != "silu":
-        raise ConfigError(f"hidden_act={raw['hidden_act']!r} is not known; known is 'silu'")
+    choice(raw, "hidden_act", ("silu",), default="silu")
     for field in ("attention_bias", "mlp_bias"):
-        if raw.get(field):
+        if flag(raw, field):
             raise ConfigError(f"{field}={raw[field]!r} is not supported")
 
 
@@ -156,31 +156,29 @@ def _windows(raw: Fields, architecture: Architecture) -> tuple[int | None, ...]:
     """Return each layer's window; layer_types, where stated, says which layers have one."""
     num_layers = count(raw, "num_hidden_layers")
     rule = architecture.window
-    unused = rule in {"switched", "late_layers"} and not raw.get("use_sliding_window")
+    unused = rule in {"switched", "late_layers"} and not flag(raw, "use_sliding_window")
+    types = items(raw, "layer_types", str)
     if rule == "never" or unused or raw.get("sliding_window") is None:
-        if "sliding_attention" in (raw.get("layer_types") or ()):
+        if "sliding_attention" in (types or ()):
             raise ConfigError("layer_types asks for sliding_attention, but no window is stated")
         return (None,) * num_layers
     window = count(raw, "sliding_window")
     if rule != "late_layers":
         return (window,) * num_layers
-    types = raw.get("layer_types")
     if types is None:
         first = count(raw, "max_window_layers", default=28, least=0)
         return tuple(window if layer >= first else None for layer in range(num_layers))
     known = {"full_attention": None, "sliding_attention": window}
-    if (
-        not isinstance(types, list)
-        or len(types) != num_layers
-        or not all(isinstance(kind, str) and kind in known for kind in types)
-    ):
-        raise ConfigError(f"layer_types={types!r} must name {', '.join(known)} for each layer")
+    if len(types) != num_layers or not all(kind in known for kind in types):
+        raise ConfigError(
+            f"layer_types={list(types)!r} must name {', '.join(known)} for each layer"
+        )
     return tuple(known[kind] for kind in types)
 
 
 def _fp8_block(settings: object) -> tuple[int, int] | None:
     """Read the one way of quantising that is known: eight-bit floats, scaled by block."""
-    if not settings:
+    if settings is None or settings == {}:
         return None
     if isinstance(settings, dict) and settings.get("quant_method") == "fp8":
         block = settings.get("weight_block_size")
@@ -207,6 +205,6 @@ def _token_ids(value: object) -> tuple[int, ...]:
     if value is None:
         return ()
     ids = value if isinstance(value, list) else [value]
-    if not all(isinstance(token, int) and token >= 0 for token in ids):
+    if not all(type(token) is int and token >= 0 for token in ids):
         raise ConfigError(f"eos_token_id={value!r} must be a token id or a list of them")
     return tuple(ids)

@@ -26,7 +26,8 @@ _FIRST_SHARE = 0.125
 _FEW_SIZES = 3
 _LEAST_CHUNK_TOKENS = 16
 _PREFIX_RATIOS = (16, 4, 1)
-_ROW_RATIOS = (1, 4, 16)
+_ROW_RATIOS = (1, 2, 4)
+"""Fewer rows take another path than chunks and many rows, which no sum of terms describes."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -38,8 +38,12 @@ class Profiler:
         *,
         page_tokens: int,
         clock: Callable[[], float] = time.perf_counter,
+        compute_clock: Callable[[], float] | None = None,
     ) -> None:
-        """Prepare; clock counts seconds."""
+        """Prepare; both clocks count seconds.
+
+        clock bounds the profile; points are told by compute_clock, which is the same if not given.
+        """
         self.progress = 0.0
         """Share that is done, 0 <= progress <= 1."""
         self.doing = ""
@@ -47,6 +51,7 @@ class Profiler:
         self._limits = limits
         self._page_tokens = page_tokens
         self._clock = clock
+        self._compute_clock = compute_clock or clock
         self._cancelled = threading.Event()
 
     def cancel(self) -> None:
@@ -66,12 +71,13 @@ class Profiler:
             step = next(steps)
             while not self._cancelled.is_set():
                 self.progress, self.doing = step.progress, str(step.shape)
+                started_s = self._clock()
                 compute_us = self._time(stage, dummies, step.shape)
+                ended_s = self._clock()
                 if step.is_timed:
                     points.append(ProfilePoint(shape=step.shape, compute_us=compute_us))
-                used_ms = (self._clock() - begun_s) * 1000
-                left_ms = self._limits.budget_ms - used_ms
-                step = steps.send(Timing(ms=compute_us / 1000, left_ms=left_ms))
+                left_ms = self._limits.budget_ms - (ended_s - begun_s) * 1000
+                step = steps.send(Timing(ms=(ended_s - started_s) * 1000, left_ms=left_ms))
         except StopIteration:
             self.progress = 1.0
         finally:
@@ -82,9 +88,9 @@ class Profiler:
         """Run one microbatch and return its microseconds, >= 1."""
         microbatch = dummies.microbatch(shape)
         hidden_in_TD, hidden_out_TD = dummies.activations(microbatch.num_tokens)
-        started_s = self._clock()
+        started_s = self._compute_clock()
         stage.forward(microbatch, hidden_in_TD, hidden_out_TD)
-        compute_us = round((self._clock() - started_s) * 1e6)
+        compute_us = round((self._compute_clock() - started_s) * 1e6)
         for entry in microbatch.entries:
             stage.release(entry.row)
         return max(compute_us, 1)

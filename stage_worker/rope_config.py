@@ -11,7 +11,7 @@ import math
 from typing import Any, Literal, cast
 
 from chunkmesh.errors import ConfigError
-from stage_worker.config_fields import Fields, count, positive
+from stage_worker.config_fields import Fields, count, flag, number, positive
 
 RopeKind = Literal["default", "linear", "llama3", "yarn"]
 _KINDS = ("default", "linear", "llama3", "yarn")
@@ -68,15 +68,20 @@ def _merge(raw: Fields) -> tuple[dict[str, Any], RopeKind]:
     settings: dict[str, Any] = {"rope_theta": 10000.0 if theta is None else theta}
     kind: object = None
     for field in ("rope_scaling", "rope_parameters"):
-        stated = raw.get(field) or {}
+        stated = {} if raw.get(field) is None else raw[field]
         if not isinstance(stated, dict) or any(isinstance(v, dict) for v in stated.values()):
             raise ConfigError(f"{field}={stated!r} must be one set of settings for all layers")
-        kind = stated.get("rope_type", stated.get("type")) or kind
+        for name in ("type", "rope_type"):
+            kind = kind if stated.get(name) is None else stated[name]
         settings |= stated
     if raw.get("original_max_position_embeddings") is not None:
         settings["original_max_position_embeddings"] = raw["original_max_position_embeddings"]
-    if settings.get("partial_rotary_factor", raw.get("partial_rotary_factor", 1)) not in {1, None}:
-        raise ConfigError("partial_rotary_factor must be 1: parts of heads are not turned here")
+    for place in (raw, settings):
+        if number(place, "partial_rotary_factor", default=1.0) != 1:
+            raise ConfigError(
+                f"partial_rotary_factor={place['partial_rotary_factor']!r} must be 1: "
+                "parts of heads are not turned here"
+            )
     return settings, _kind(kind)
 
 
@@ -88,7 +93,7 @@ def _kind(kind: object) -> RopeKind:
         )
     if kind is not None and kind not in _KINDS:
         raise ConfigError(f"rope type {kind!r} is not known; known are {', '.join(_KINDS)}")
-    return cast("RopeKind", kind or "default")
+    return cast("RopeKind", "default" if kind is None else kind)
 
 
 def _llama3(settings: Fields, theta: float, original: int) -> RopeConfig:
@@ -106,7 +111,7 @@ def _llama3(settings: Fields, theta: float, original: int) -> RopeConfig:
 
 
 def _yarn(settings: Fields, theta: float, original: int, factor: float) -> RopeConfig:
-    mscale, all_dim = settings.get("mscale"), settings.get("mscale_all_dim")
+    mscale, all_dim = (number(settings, name, default=0.0) for name in ("mscale", "mscale_all_dim"))
     if mscale and all_dim:
         inferred = _magnitude(factor, mscale) / _magnitude(factor, all_dim)
     else:
@@ -118,9 +123,9 @@ def _yarn(settings: Fields, theta: float, original: int, factor: float) -> RopeC
         original_positions=original,
         beta_fast=positive(settings, "beta_fast", default=32.0),
         beta_slow=positive(settings, "beta_slow", default=1.0),
-        truncate=bool(settings.get("truncate", True)),
+        truncate=flag(settings, "truncate", default=True),
         attention_factor=positive(settings, "attention_factor", default=inferred),
-        score_factor=_magnitude(factor, all_dim or 0) ** 2,
+        score_factor=_magnitude(factor, all_dim) ** 2,
     )
 
 

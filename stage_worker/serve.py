@@ -116,14 +116,15 @@ def _profile(settings: WorkerSettings, stage: Stage) -> KeptProfile | None:
     """Prepare to measure the stage, unless that is off."""
     if settings.profile == "off":
         return None
+    device = stage.description.device
     limits = profile_limits(
-        device=stage.description.device,
+        device=device,
         tokens=settings.profile_tokens,
         kv_capacity_tokens=settings.max_total_tokens,
         timeout_s=settings.profile_timeout,
     )
     folder = settings.profile_dir or user_cache_folder() / "chunkmesh" / "profiles"
-    return KeptProfile(limits, folder=folder, threads=settings.threads)
+    return KeptProfile(limits, folder=folder, device=device, threads=settings.threads)
 
 
 def _load(settings: WorkerSettings, progress: _Progress) -> Stage:

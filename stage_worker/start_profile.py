@@ -48,12 +48,21 @@ class StartProfile(Protocol):
 class KeptProfile:
     """Implements StartProfile: reads the file of an earlier start, else measures and writes it."""
 
-    def __init__(self, limits: ProfileLimits, *, folder: Path, threads: int) -> None:
-        """Prepare; threads are those that compute on the CPU."""
+    def __init__(self, limits: ProfileLimits, *, folder: Path, device: str, threads: int) -> None:
+        """Prepare; threads are those that compute on the CPU.
+
+        One CPU thread is timed by the processor time that it gets, so that what else runs on a busy
+        machine at that moment is not taken for a property of the stage.
+        """
         self._limits = limits
         self._folder = folder
         self._threads = threads
-        self._profiler = Profiler(limits, page_tokens=_PAGE_TOKENS)
+        is_one_thread = device == "cpu" and threads == 1
+        self._profiler = Profiler(
+            limits,
+            page_tokens=_PAGE_TOKENS,
+            compute_clock=time.thread_time if is_one_thread else None,
+        )
         self._is_done = False
 
     def readiness(self) -> Readiness | None:

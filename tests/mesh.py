@@ -74,12 +74,12 @@ async def mesh(
     kv_capacity_tokens: int = 4096,
     redis_url: str | None = None,
     transport: str = "memory",
-    profiles: Sequence[StartProfile] | None = None,
+    profiles: Sequence[StartProfile | None] = (),
     **settings: Any,
 ) -> AsyncIterator[Mesh]:
     """Run a mesh of these stages while inside; settings are those of the scheduler.
 
-    The transport is the workers', and so are profiles, one a stage; None measures nothing.
+    The transport is the workers', and so are profiles, one a stage; without, nothing is measured.
     """
     given = {"page_size": PAGE_TOKENS, "chunked_prefill_size": CHUNK_TOKENS, **settings}
     scheduler_settings = SchedulerSettings(

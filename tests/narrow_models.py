@@ -11,6 +11,7 @@ import safetensors.torch
 import torch
 import transformers
 
+from stage_worker.sampler import Sampler
 from tests.pipeline_of_stages import PipelineOfStages
 from tests.tiny_models import edit_config, make_tiny
 
@@ -72,11 +73,11 @@ def stage_logits(
     rows: list[torch.Tensor] = []
     ids = iter(answer)
 
-    def record(logits_V: torch.Tensor, *_rest: Any) -> int:
+    def record(_sampler: Sampler, _row: object, logits_V: torch.Tensor, *_rest: object) -> int:
         rows.append(logits_V.clone())
         return next(ids)
 
-    with mock.patch("stage_worker.model_stage.sample", record):
+    with mock.patch.object(Sampler, "_choose", record):
         pipeline.generate(prompt, len(answer), **how)
     logits_nV = torch.stack(rows)
     assert logits_nV.dtype == torch.float32

@@ -6,7 +6,7 @@ Commands that need a service's code are that service's: it names them as package
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from importlib.metadata import EntryPoint, entry_points
 from typing import Annotated
 
@@ -31,13 +31,18 @@ for module in (up, status, generate, chat, demo, trace):
 app.add_typer(model.app, name="model")
 
 
-def add_service_commands(to: typer.Typer, found: Iterable[EntryPoint]) -> None:
-    """Add the commands that installed services supply, in the order of their names."""
+def add_service_commands(
+    to: typer.Typer, found: Iterable[EntryPoint], words: Sequence[str]
+) -> None:
+    """Add the commands of installed services that a command line can mean, ordered by name.
+
+    They import much that others need not wait for: only the one that is named is loaded, or all
+    where no command is, for the help.
+    """
+    named = words[0] if words and not words[0].startswith("-") else None
     for each in sorted(found, key=lambda entry: entry.name):
-        to.add_typer(each.load())
-
-
-add_service_commands(app, entry_points(group=SERVICE_COMMANDS))
+        if named in {None, each.name}:
+            to.add_typer(each.load())
 
 
 def _print_version(wanted: bool) -> None:
@@ -62,6 +67,7 @@ def _root(
 def main() -> None:
     """Run the command line. Logs of what is used go to standard error, not among results."""
     structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
+    add_service_commands(app, entry_points(group=SERVICE_COMMANDS), sys.argv[1:])
     app(prog_name="chunkmesh")
 
 

@@ -13,7 +13,9 @@ Server = Annotated[
 ]
 MaxNewTokens = Annotated[
     int | None,
-    typer.Option(metavar="N", min=1, max=MAX_UINT32, help="Most new tokens. Default 128."),
+    typer.Option(
+        metavar="N", min=1, max=MAX_UINT32, help="Most new tokens. Default 128, or what fits."
+    ),
 ]
 Temperature = Annotated[
     float | None, typer.Option(help="0 takes the likeliest token. Default: the model's, or 1.")

@@ -6,6 +6,7 @@ which the extra chunkmesh[demo] brings. Bars are drawn as collections, for there
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Literal, TypeAlias
@@ -24,7 +25,6 @@ _WIDTH_INCHES = 12.0
 _LANE_INCHES = 0.72
 _STRIP_INCHES = 0.26
 _MARGIN_INCHES = 1.7
-_MAX_STRIPS = 32
 _COMPUTE_HEIGHT = 0.56
 _WAIT_HEIGHT = 0.16
 _SEND_HEIGHT = 0.09
@@ -100,28 +100,30 @@ def _draw_lanes(axes: Axes, trace: PipelineTrace) -> None:
     """Draw what each stage did."""
     for stage in range(trace.num_stages):
         runs = [run for run in trace.runs if run.stage == stage]
-        _bars(axes, stage, runs, _run_colours(runs, trace))
+        is_wide = [run.compute_us > trace.end_us * _LEAST_NUMBERED_SHARE for run in runs]
+        _waits_and_sends(axes, stage, runs)
+        axes.broken_barh(
+            [_span(run.start_us, run.end_us) for run in runs],
+            (stage - _COMPUTE_HEIGHT / 2, _COMPUTE_HEIGHT),
+            facecolors=_run_colours(runs, trace),
+            edgecolors="white",
+            linewidths=[0.7 if wide else 0.0 for wide in is_wide],
+            zorder=3,
+        )
         _outlines(axes, stage, runs)
-        for run in runs:
-            if run.compute_us > trace.end_us * _LEAST_NUMBERED_SHARE:
-                _number(axes, run)
+        for run in itertools.compress(runs, is_wide):
+            _number(axes, run)
     labels = [f"stage {stage}" for stage in range(trace.num_stages)]
     axes.set_yticks(range(trace.num_stages), labels, fontsize=9.5, color=_INK)
     axes.set_ylim(max(1, trace.num_stages) - 0.42, -0.5)
 
 
-def _bars(axes: Axes, stage: int, runs: Sequence[StageRun], colours: Sequence[Colour]) -> None:
-    """Draw waits, computes and sends of one stage."""
+def _waits_and_sends(axes: Axes, stage: int, runs: Sequence[StageRun]) -> None:
+    """Draw waits and sends of one stage."""
     axes.broken_barh(
         [_span(run.ready_us, run.start_us) for run in runs],
         (stage - _WAIT_HEIGHT / 2, _WAIT_HEIGHT),
         facecolors=_WAIT,
-    )
-    axes.broken_barh(
-        [_span(run.start_us, run.end_us) for run in runs],
-        (stage - _COMPUTE_HEIGHT / 2, _COMPUTE_HEIGHT),
-        facecolors=colours,
-        zorder=3,
     )
     axes.broken_barh(
         [_span(run.end_us, run.sent_us) for run in runs],

@@ -193,13 +193,17 @@ class SamplingParams(_message.Message):
     min_p: _builtins.float
     """Keeps ids at least this share as probable as the best, in [0, 1]. Default 0."""
     max_new_tokens: _builtins.int
-    """Most new tokens, >= 1. Default 128, and never more than what the context leaves."""
+    """Most new tokens, >= 1; never more than what the context leaves, and refused if the KV pool could
+    not hold them. Default 128, or what context and KV pool leave if that is less.
+    """
     min_new_tokens: _builtins.int
     """End tokens and stop ids are not chosen before this many tokens. Default 0."""
     ignore_eos: _builtins.bool
     """Ignores the model's own end tokens; stop and stop_token_ids still count."""
     seed: _builtins.int
-    """Makes sampling repeatable: the same seed gives the same ids whatever else is in the batch.
+    """Makes sampling repeatable: the same seed gives the same ids in float32 for the same cuts of the
+    prompt. Others in the batch, other cuts and a preemption change the last bits of logits, and so
+    an id where two are nearly equal: hardly ever in float32, now and then in bfloat16 and float16.
     The scheduler draws one if absent.
     """
     skip_special_tokens: _builtins.bool
@@ -339,6 +343,7 @@ class GenerateRequest(_message.Message):
     CACHE_SALT_FIELD_NUMBER: _builtins.int
     RETURN_TIMELINE_FIELD_NUMBER: _builtins.int
     PRIORITY_FIELD_NUMBER: _builtins.int
+    CHUNK_TOKENS_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """Chosen by the client, at most 128 characters; the scheduler makes one if empty. Must not be that of
     a request still running.
@@ -371,6 +376,13 @@ class GenerateRequest(_message.Message):
     def sampling_params(self) -> Global___SamplingParams:
         """How tokens are chosen."""
 
+    @_builtins.property
+    def chunk_tokens(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Cuts the prompt so instead of as the scheduler would, for measuring: tokens of each chunk, the
+        last number again and again until the prompt's end. Each in [1, chunked_prefill_tokens], and at
+        most 4096 chunks in all.
+        """
+
     def __init__(
         self,
         *,
@@ -385,10 +397,11 @@ class GenerateRequest(_message.Message):
         cache_salt: _builtins.str = ...,
         return_timeline: _builtins.bool = ...,
         priority: _builtins.int = ...,
+        chunk_tokens: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["chat", b"chat", "input", b"input", "input_ids", b"input_ids", "input_ids_le", b"input_ids_le", "sampling_params", b"sampling_params", "text", b"text"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cache_salt", b"cache_salt", "chat", b"chat", "input", b"input", "input_ids", b"input_ids", "input_ids_le", b"input_ids_le", "priority", b"priority", "request_id", b"request_id", "return_progress", b"return_progress", "return_timeline", b"return_timeline", "sampling_params", b"sampling_params", "stream", b"stream", "text", b"text"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cache_salt", b"cache_salt", "chat", b"chat", "chunk_tokens", b"chunk_tokens", "input", b"input", "input_ids", b"input_ids", "input_ids_le", b"input_ids_le", "priority", b"priority", "request_id", b"request_id", "return_progress", b"return_progress", "return_timeline", b"return_timeline", "sampling_params", b"sampling_params", "stream", b"stream", "text", b"text"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_input: _TypeAlias = _typing.Literal["text", "chat", "input_ids", "input_ids_le"]  # noqa: Y015
     _WhichOneofArgType_input: _TypeAlias = _typing.Literal["input", b"input"]  # noqa: Y015

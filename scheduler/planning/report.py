@@ -150,7 +150,7 @@ def sweep_table(survey: Survey) -> Table:
     for name in (
         "stages",
         "tokens",
-        *strategies,
+        *(strategy.replace("-", "\n") for strategy in strategies),
         "chunks",
         "tokens/s",
         "bubble",

@@ -106,6 +106,10 @@ async def test_a_prompt_over_the_kv_pool_is_refused_with_both_sizes(tmp_path: Pa
             assert "10 pages" in str(refused.value.details())
             assert "8" in str(refused.value.details())
         assert [] == stages[0].microbatches
+        short = await running.generate(
+            input_ids=pb.TokenIds(ids=[65] * 120), sampling_params={"ignore_eos": True}
+        )
+        assert 9 == short.completion_tokens, "the default is cut to what the pool can hold"
         await running.at_rest()
 
 

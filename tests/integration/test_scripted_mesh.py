@@ -110,6 +110,25 @@ async def test_chunks_follow_each_other_through_the_stages(tmp_path: Path) -> No
     assert [64] * 10 == list(complete.chunk_tokens)
 
 
+async def test_a_client_may_choose_its_chunks(tmp_path: Path) -> None:
+    """Sizes are compared on a mesh that runs; what no microbatch can hold is refused."""
+    stages = scripted_stages(2, Script())
+    ids = pb.TokenIds(ids=[65] * 200)
+    async with mesh(folder(tmp_path, 2), stages) as running:
+        complete = await running.generate(
+            input_ids=ids, sampling_params=params(1, 1), chunk_tokens=[50, 32]
+        )
+        assert [50, 32, 32, 32, 32, 22] == list(complete.chunk_tokens)
+        assert [0, 50, 82, 114, 146, 178] == [
+            entry.start for each in stages[1].microbatches for entry in each.entries
+        ]
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await running.generate(input_ids=ids, chunk_tokens=[65])
+        assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+        assert "chunk_tokens[0] is 65, must be in [1, 64]" in str(refused.value.details())
+        await running.at_rest()
+
+
 def start_victim(running: Mesh) -> VictimCall:
     """Start a request of 10 chunks."""
     ids = pb.TokenIds(ids=np.full(640, 65).tolist())

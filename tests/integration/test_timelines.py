@@ -128,11 +128,12 @@ async def test_how_a_request_ended_is_told(folder: Path) -> None:
     """Those that did not end well are looked at first."""
     stages = scripted_stages(NUM_STAGES, Script(delay_s=0.05))
     async with mesh(folder, stages) as running:
-        for index, request_id in enumerate(("gone", "aborted")):
+        for request_id in ("gone", "aborted"):
+            num_before = len(stages[0].microbatches)
             ids = pb.TokenIds(ids=[65] * 640)
             call = running.stub.Generate(pb.GenerateRequest(request_id=request_id, input_ids=ids))
             reading = asyncio.ensure_future(call.read())
-            await asyncio.to_thread(stages[0].wait_for, 2 * index + 2)
+            await asyncio.to_thread(stages[0].wait_for, num_before + 2)
             if request_id == "aborted":
                 await running.stub.Abort(pb.AbortRequest(request_id=request_id))
             else:

@@ -7,7 +7,12 @@ import dataclasses
 import pytest
 
 from chunkmesh.errors import ChunkMeshError, InvalidRequest, Overloaded
-from scheduler.admission import MAX_PASSED, Admission, pages_at_start
+from scheduler.admission import (
+    MAX_PASSED,
+    Admission,
+    new_tokens_that_fit,
+    pages_at_start,
+)
 from scheduler.engine_config import EngineConfig
 from scheduler.events import RequestSpec
 from scheduler.request import Request, RequestState
@@ -101,6 +106,29 @@ def test_refusal_names_what_is_too_much(
     error = _refusal(spec, 8)
     assert isinstance(error, InvalidRequest)
     assert error.field == field
+
+
+@pytest.mark.parametrize("num_outputs", [1, 2, 3])
+@pytest.mark.parametrize("num_pages", [3, 4, 8])
+@pytest.mark.parametrize("prompt", [1, 15, 16, 17, 33, 48])
+def test_new_tokens_that_fit_are_the_most(prompt: int, num_pages: int, num_outputs: int) -> None:
+    """Two formulas for one pool: one token more must not fit, and that many must."""
+    most = new_tokens_that_fit(prompt, num_outputs=num_outputs, num_pages=num_pages, page_tokens=16)
+    fits = [
+        _refusal(make_spec("a", prompt, max_new_tokens=n, num_outputs=num_outputs), num_pages)
+        is None
+        for n in range(1, 200)
+    ]
+    assert fits.count(True) == max(0, most)
+    assert all(fits[: max(0, most)])
+
+
+def test_the_clients_own_number_is_named() -> None:
+    """It was cut to the context before; the cut value is none that the client knows."""
+    spec = make_spec("a", 12, max_new_tokens=4084)
+    error = _refusal(dataclasses.replace(spec, asked_new_tokens=2**32 - 1), 8)
+    words = "max_new_tokens 4294967295 (of which the context leaves 4084) need 256 pages"
+    assert words in str(error)
 
 
 def test_queue_is_bounded() -> None:

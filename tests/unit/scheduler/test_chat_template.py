@@ -33,6 +33,23 @@ TEMPLATES = {
     "{% endfor %}{% if add_generation_prompt %}A:{% endif %}",
     "filters": "{% for m in messages if m.role != 'system' %}{{ m.content | trim | upper }}"
     "{{ '-' * 5 }}{% else %}none{% endfor %}{{ tools is none }}",
+    "many filters": "{{ messages | selectattr('role', 'equalto', 'user') | map(attribute='content')"
+    " | list | tojson }}{{ messages | map(attribute='role') | map('upper') | join('|') }}"
+    "{{ messages | rejectattr('role', 'in', ['user']) | list | length }}{{ [3, 1, 3] | unique"
+    " | sort | reverse | list }}{{ [1, 2.5] | sum | round(1) }}{{ '7' | int + '1.5' | float }}"
+    "{{ messages[0] | items | list }}{{ messages[0] | dictsort }}{{ '<a>' | e }}"
+    "{{ x | default(1) }}{{ 'a\\nb' | indent(2) | replace('a', 'c') | safe }}"
+    "{{ messages | groupby('role') | list }}"
+    "{{ messages | first | string }}{{ (messages | last).role | title | capitalize | lower }}",
+    "methods": "{% for m in messages %}{{ m.content.strip().split(' ')[-1].lstrip('<') }}"
+    "{% for k, v in m.items() %}{{ k.upper() ~ v.replace('1', '2') }}{% endfor %}{{ m.get('x') }}"
+    "{{ ', '.join(m.keys()) }}{{ m.content.startswith('B') and m.role is string }}"
+    "{{ m.content.rsplit(' ', 1)[0] }}{{ m.content[:-1] + '%s %02d' % (m.role, 7) }}{% endfor %}",
+    "blocks as values": "{% set a %}{% for m in messages %}[{{ m.role }}]{% endfor %}{% endset %}"
+    "{% filter upper %}x{{ a }}{% endfilter %}{% set ns = namespace(l=[]) %}"
+    "{% for m in messages %}{% set ns.l = ns.l + [m.role] %}{% endfor %}{{ ns.l }}{{ (1, {2: a}) }}"
+    "{% macro w() %}<{{ caller() }}>{% endmacro %}{% call w() %}{{ a ~ 1 ~ none }}{% endcall %}"
+    "{{ messages[1:] }}{{ 'x' if 'user' in messages | map(attribute='role') else 2 ** 3 // 3 }}",
     "recursive loop": "{% for x in [[1, [2]], [3]] recursive %}{% if x is iterable %}"
     "({{ loop(x) }}){% else %}{{ x }}{% endif %}{% endfor %}",
 }
@@ -108,6 +125,106 @@ def test_a_huge_template_result_is_refused(source: str, reason: str) -> None:
     """Memory of the scheduler is not the template's to take."""
     with pytest.raises(InvalidRequest, match=reason):
         ChatTemplate(source, {}, max_output_chars=5000).render(CHAT)
+
+
+DOUBLED = "{{% set ns = namespace(x={start}) %}}{{% for i in range(99) %}}{step}{{% endfor %}}"
+
+
+@pytest.mark.parametrize(
+    ("source", "reason"),
+    [
+        ("{{ (['a'] * 1000000) | join('b' * 1000) }}", "longer than"),
+        ("{{ ('b' * 1000).join(['a'] * 1000000) }}", "longer than"),
+        ("{{ ('a' * 1000000) | replace('a', 'b' * 1000) }}", "longer than"),
+        ("{{ ('a' * 1000000).replace('', 'b' * 1000) }}", "longer than"),
+        ("{{ ('a\\n' * 1000000) | indent(1000) }}", "longer than"),
+        ("{{ '%1000000000d' % 1 }}", "format"),
+        ("{{ '%*d' | format(1000000000, 1) }}", "format"),
+        ("{{ ('%s' * 9999) | format('a' * 9999) }}", "longer than"),
+        ("{{ '{:1000000000}'.format(1) }}", "'format' of 'str' object is unsafe"),
+        ("{{ 'a'.center(1000000000) }}", "'center' of 'str' object is unsafe"),
+        ("{{ 'a'.encode() }}", "unsafe"),
+        ("{{ (5).to_bytes(1000000000, 'big') }}", "unsafe"),
+        ("{{ 5 | round(-1000000000) }}", "precision"),
+        ("{{ range(999999) | unique | list }}", "more than 4096"),
+        ("{{ ([[]] * 99999) | sum(start=[0] * 99999) }}", "sum must start"),
+        ("{{ ('a' * 9999999).strip('b' * 9999999) }}", "argument is longer"),
+        ("{{ messages | tojson(indent=1000000000) }}", "indent"),
+        ("{{ strftime_now('%d' * 9999) }}", "date format"),
+        (DOUBLED.format(start="'ab'", step="{% set ns.x = ns.x ~ ns.x %}"), "longer than"),
+        (DOUBLED.format(start="'ab'", step="{% set ns.x = ns.x + ns.x %}"), "longer than"),
+        (DOUBLED.format(start="[1]", step="{% set ns.x = ns.x + ns.x %}"), "longer than"),
+        (DOUBLED.format(start="[1]", step="{% set ns.x = [ns.x, ns.x] %}"), "longer than"),
+        (DOUBLED.format(start="9", step="{% set ns.x = ns.x * ns.x %}"), "more than 16384 bits"),
+        (DOUBLED.format(start="1", step="{% set ns.x = namespace(a=ns.x) %}") + "{{ ns }}", "nam"),
+        (
+            DOUBLED.format(start="'ab'", step="{% set ns.x %}{{ ns.x }}{{ ns.x }}{% endset %}"),
+            "longer than|more than 1073741824 bytes",
+        ),
+        (
+            "{% macro f(n) %}{{ f((n, varargs, varargs), varargs, n) }}{% endmacro %}{{ f(1, 2) }}",
+            "longer than|recursion",
+        ),
+        (
+            DOUBLED.format(start="[]", step="{% set ns.x = ns.x + ['%d' % i ~ 'x' * 999999] %}"),
+            "longer than|more than 1073741824 bytes",
+        ),
+    ],
+)
+def test_no_single_expression_explodes(source: str, reason: str) -> None:
+    """Each is a few characters, and would take gigabytes or minutes before any loop step."""
+    started = time.monotonic()
+    with pytest.raises(InvalidRequest, match=reason) as refusal:
+        ChatTemplate(source, {}).render(CHAT)
+    assert time.monotonic() - started < 5
+    assert len(str(refusal.value)) < 2000
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{{ ('a' * 500000) | wordwrap(1) | length }}",
+        "{% if false %}{{ 'a' | wordwrap(1) }}{% endif %}",
+        "{{ messages | map('wordwrap', 1) | list }}",
+        "{{ range(10) | slice(1000000000) | list }}",
+    ],
+)
+def test_an_unknown_filter_stops_the_start(source: str) -> None:
+    """Whoever serves the model learns of it, not whoever sends the first chat."""
+    with pytest.raises(
+        ConfigError, match=r"line 1: filter '(wordwrap|slice)' is not known; .* abs"
+    ):
+        ChatTemplate(source, {})
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{% set l = ['a' * 8000000] * 2 %}{{ [" + "l == ['a' * 8000000] * 2, " * 1000 + "] }}",
+        "{{ range(999999)" + " | select('ne', -1)" * 100 + " | list }}",
+        "{{ range(999999) | select('in', range(999999) | list) | list }}",
+        "{{ range(999999) | map('string') | map('upper') | reject('in', ['X' * 99]) | list }}",
+    ],
+)
+def test_the_time_is_looked_at_between_steps(source: str) -> None:
+    """One that began before the deadline may end after it, but no second one begins."""
+    started = time.monotonic()
+    with pytest.raises(InvalidRequest, match="takes too long"):
+        ChatTemplate(source, {}, deadline_s=0.1).render(CHAT)
+    assert time.monotonic() - started < 5
+
+
+def test_long_chats_render() -> None:
+    """The limits are far from what models can read: a million tokens, or thousands of turns."""
+    source = (
+        "{% set ns = namespace(all='') %}{% for m in messages %}"
+        "{% set ns.all = ns.all ~ m.role + ': ' ~ m.content | trim ~ '\\n' %}{% endfor %}"
+        "{{ ns.all if messages | length < 999 else messages | tojson }}"
+    )
+    long = ChatMessage(role="user", content="word " * 1_000_000)
+    assert len(ChatTemplate(source, {}).render([long])) > 4_999_999
+    turns = [ChatMessage(role="user", content="word " * 2)] * 5000
+    assert len(ChatTemplate(source, {}).render(turns)) > 100_000
 
 
 def test_a_chat_without_messages_is_refused() -> None:

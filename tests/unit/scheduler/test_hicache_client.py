@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
 from typing import Any
 
 import grpc
@@ -30,19 +33,76 @@ class _FaultyMatch(hicache_pb2_grpc.HiCacheServicer):
         return pb.ClearResponse(num_pages=3)
 
 
-async def test_a_pause_after_a_fault_spares_matches_but_not_a_clear() -> None:
-    """Whoever flushes the cache by hand must not be refused because a match was slow."""
-    server, servicer = grpc.aio.server(), _FaultyMatch()  # type: ignore[abstract]
+class _SlowMatch(hicache_pb2_grpc.HiCacheServicer):
+    """Answers Match when it is told to; notes which leases come back."""
+
+    def __init__(self) -> None:
+        self.may_answer = asyncio.Event()
+        self.released: asyncio.Queue[str] = asyncio.Queue()
+
+    async def Match(
+        self, _request: pb.MatchRequest, _context: grpc.aio.ServicerContext[Any, Any]
+    ) -> pb.MatchResponse:
+        await self.may_answer.wait()
+        return pb.MatchResponse(num_pages=1, lease_id="late")
+
+    async def ReleaseLease(
+        self, request: pb.ReleaseLeaseRequest, _context: grpc.aio.ServicerContext[Any, Any]
+    ) -> pb.ReleaseLeaseResponse:
+        self.released.put_nowait(request.lease_id)
+        return pb.ReleaseLeaseResponse()
+
+
+@contextlib.asynccontextmanager
+async def client_of(servicer: hicache_pb2_grpc.HiCacheServicer) -> AsyncIterator[HiCacheClient]:
+    """Serve and connect."""
+    server = grpc.aio.server()
     hicache_pb2_grpc.add_HiCacheServicer_to_server(servicer, server)
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     try:
         async with channel(HostPort(host="127.0.0.1", port=port)) as to_server:
             client = HiCacheClient(to_server)
-            for _ in range(3):
-                assert await client.match((bytes(32),)) == (0, None)
-            assert servicer.num_matches == 1
-            assert await client.clear() == 3
-            assert client.fault == ""
+            yield client
+            await client.close()
     finally:
         await server.stop(0)
+
+
+async def test_a_pause_after_a_fault_spares_matches_but_not_a_clear() -> None:
+    """Whoever flushes the cache by hand must not be refused because a match was slow."""
+    servicer = _FaultyMatch()  # type: ignore[abstract]
+    async with client_of(servicer) as client:
+        for _ in range(3):
+            assert await client.match((bytes(32),)) == (0, None)
+        assert servicer.num_matches == 1
+        assert await client.clear() == 3
+        assert client.fault == ""
+
+
+async def test_a_lease_is_given_back_in_the_pause_after_a_fault() -> None:
+    """One late answer pauses matches for a second; leases that end then must not stay for 60 s."""
+    servicer = _SlowMatch()  # type: ignore[abstract]
+    async with asyncio.timeout(10), client_of(servicer) as client:
+        assert await client.match((bytes(32),)) == (0, None)
+        assert client.fault == "DEADLINE_EXCEEDED: no answer to Match within 0.5 s"
+        await client.release_lease("lease-1")
+        assert await servicer.released.get() == "lease-1"
+
+
+async def test_the_lease_of_a_match_that_came_too_late_is_given_back() -> None:
+    """The request went on without it, and nobody else knows that there is one."""
+    servicer = _SlowMatch()  # type: ignore[abstract]
+    async with asyncio.timeout(10), client_of(servicer) as client:
+        assert await client.match((bytes(32),)) == (0, None)
+        servicer.may_answer.set()
+        assert await servicer.released.get() == "late"
+
+
+async def test_closing_waits_for_no_late_match() -> None:
+    """A cache that hangs must not hold up the end of the scheduler."""
+    servicer = _SlowMatch()  # type: ignore[abstract]
+    async with asyncio.timeout(5), client_of(servicer) as client:
+        assert await client.match((bytes(32),)) == (0, None)
+        await client.close()
+        assert not client._late

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+import transformers
 
 from chunkmesh.errors import ConfigError, InvalidRequest
 from scheduler.chat_template import ChatMessage
@@ -54,15 +55,21 @@ def test_no_bos_where_the_model_has_none(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("processor_adds", [True, False])
-@pytest.mark.parametrize("adds_bos", [True, False])
-def test_add_bos_token_decides_over_the_post_processor(
-    tmp_path: Path, processor_adds: bool, adds_bos: bool
+@pytest.mark.parametrize("adds_bos", [True, False, None])
+@pytest.mark.parametrize("kind", [None, "LlamaTokenizerFast"])
+def test_the_post_processor_decides_as_in_transformers(
+    tmp_path: Path, processor_adds: bool, adds_bos: bool | None, kind: str | None
 ) -> None:
-    """Some models say so in tokenizer_config.json only."""
+    """Since its version 5 transformers reads no add_bos_token where there is a tokenizer.json."""
     folder = write_bytes_folder(tmp_path, adds_bos=processor_adds)
-    set_field(folder, "tokenizer_config.json", add_bos_token=adds_bos)
-    ids = Tokenizer(read_model_files(folder)).encode("ab").tolist()
-    assert ids == ([BOS] if adds_bos else []) + [0x61, 0x62]
+    fields = {"add_bos_token": adds_bos, "tokenizer_class": kind}
+    stated = {name: value for name, value in fields.items() if value is not None}
+    set_field(folder, "tokenizer_config.json", **stated)
+    expected = transformers.AutoTokenizer.from_pretrained(folder)("ab")["input_ids"]
+    assert expected == ([BOS] if processor_adds else []) + [0x61, 0x62]
+    tokenizer = Tokenizer(read_model_files(folder))
+    assert expected == tokenizer.encode("ab").tolist()
+    assert tokenizer.encode("<bos>ab").tolist() == [BOS, 0x61, 0x62]
 
 
 def test_encoding_on_several_threads_gives_the_same_ids(tokenizer: Tokenizer) -> None:
@@ -157,6 +164,10 @@ def test_missing_files_are_named_all_at_once(tmp_path: Path) -> None:
         ("generation_config.json", {"eos_token_id": [264]}, r"eos_token_id is \[264\].* below 264"),
         ("generation_config.json", {"top_p": 7}, "top_p is 7"),
         ("generation_config.json", {"temperature": "hot"}, "generation_config"),
+        ("generation_config.json", {"temperature": True}, "temperature is True, must be a number"),
+        ("generation_config.json", {"top_p": float("nan")}, "top_p is nan"),
+        ("generation_config.json", {"top_k": float("inf")}, "top_k is inf, must be a whole number"),
+        ("generation_config.json", {"top_k": "5"}, "top_k is '5', must be a whole number"),
         ("generation_config.json", {"do_sample": "no"}, "do_sample is 'no', must be true or false"),
         ("generation_config.json", {"repetition_penalty": -1}, "repetition_penalty is -1"),
         ("tokenizer_config.json", {"chat_template": 3}, "chat_template is no text"),

@@ -15,6 +15,7 @@ from scheduler.sampling_params import GivenParams, SamplingDefaults, check_defau
 from scheduler.validation import (
     CheckedParams,
     Door,
+    KvPoolSize,
     check_params,
     check_priority,
     check_prompt,
@@ -96,6 +97,44 @@ def test_a_zero_in_the_request_is_not_an_absent_field() -> None:
 def test_new_tokens_never_exceed_what_the_context_leaves(given: int | None, expected: int) -> None:
     """A full context ends the output; it is no mistake of the client."""
     assert check(max_new_tokens=given).max_new_tokens == expected
+
+
+@pytest.mark.parametrize(
+    ("pool", "prompt_tokens", "num_outputs", "expected"),
+    [
+        ((8, 16), 10, 1, 90),  # the context leaves less
+        ((4, 16), 10, 1, 55),  # 64 positions hold 10 + 54; the last token needs none
+        ((4, 16), 16, 2, 17),  # one shared page, one each
+        ((4, 16), 64, 1, 1),
+        ((4, 16), 90, 1, 1),  # refused at admission, for the prompt
+        ((1, 16), 10, 2, 1),
+    ],
+)
+def test_only_the_default_is_cut_to_the_pool(
+    pool: tuple[int, int], prompt_tokens: int, num_outputs: int, expected: int
+) -> None:
+    """Nobody must be refused for a number that was never sent; a wish is not cut in silence."""
+    size = KvPoolSize(num_pages=pool[0], page_tokens=pool[1])
+    absent, given = (
+        check_params(
+            GivenParams(n=num_outputs, max_new_tokens=wish),
+            DOOR,
+            prompt_tokens=prompt_tokens,
+            drawn_seed=7,
+            pool=size,
+        )
+        for wish in (None, 99)
+    )
+    assert (absent.max_new_tokens, absent.asked_new_tokens) == (expected, None)
+    assert (given.max_new_tokens, given.asked_new_tokens) == (100 - prompt_tokens, 99)
+
+
+def test_a_wish_that_was_cut_is_named_as_it_was_sent() -> None:
+    """The client looks for its own number."""
+    door = dataclasses.replace(DOOR, context_length=2_000_000)
+    words = r"max_new_tokens 4294967295 \(of which the context leaves 1999990\) with logprobs"
+    with pytest.raises(InvalidRequest, match=words):
+        check(door, max_new_tokens=2**32 - 1, logprobs=True, top_logprobs=20)
 
 
 def test_top_k_above_the_vocabulary_is_clamped() -> None:

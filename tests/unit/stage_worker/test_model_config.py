@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import pathlib
 from typing import Any
 
@@ -80,6 +81,93 @@ def test_what_is_not_known_is_refused_by_name(fields: dict[str, Any], text: str)
     """A setting that is ignored in silence would give fluent nonsense (O25)."""
     with pytest.raises(ConfigError, match=text):
         parse_model_config(RAW | fields)
+
+
+NUMBER = [True, False, "1", -1, math.nan, math.inf, -math.inf, 10**400, [], {}]
+COUNT = [*NUMBER, 1.0, 2**31]
+FLAG = ["false", "true", 1, 0, 1.0, [], {}]
+LIST = [True, "a", 1, {}, [True], [1.5], [[]]]
+YARN = {"rope_type": "yarn", "factor": 4.0}
+LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1, "high_freq_factor": 4}
+MOE: dict[str, Any] = {
+    "architectures": ["Qwen3MoeForCausalLM"],
+    "num_experts": 8,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 32,
+}
+DEEPSEEK: dict[str, Any] = {
+    **MOE,
+    "architectures": ["DeepseekV3ForCausalLM"],
+    "n_group": 2,
+    "topk_group": 1,
+}
+WINDOW: dict[str, Any] = {"architectures": ["Qwen2ForCausalLM"], "use_sliding_window": True}
+QWEN: dict[str, Any] = {**WINDOW, "sliding_window": 64}
+
+
+@pytest.mark.parametrize(
+    ("base", "field", "values"),
+    [
+        *(({}, field, COUNT) for field in RAW if field != "architectures"),
+        *(({}, field, COUNT) for field in ("num_key_value_heads", "head_dim")),
+        ({}, "rms_norm_eps", NUMBER),
+        ({}, "rope_theta", NUMBER),
+        *(({}, field, FLAG) for field in ("tie_word_embeddings", "attention_bias", "mlp_bias")),
+        ({}, "hidden_act", [True, 1, [], {}]),
+        ({}, "dtype", [True, 1, ["float32"], {}]),
+        ({}, "eos_token_id", [True, 1.0, -1, "2", [True], [[]], {}]),
+        ({}, "rope_scaling", [True, False, 0, 1, "", "yarn", [], [{}]]),
+        ({}, "quantization_config", [True, False, 0, "", "fp8", []]),
+        ({}, "partial_rotary_factor", [True, "1", math.nan, 0.5, []]),
+        (WINDOW, "sliding_window", COUNT),
+        (WINDOW, "use_sliding_window", FLAG),
+        (QWEN, "max_window_layers", [True, 1.5, "1", -1, math.inf]),
+        (QWEN, "layer_types", LIST),
+        (MOE, "mlp_only_layers", LIST),
+        (MOE, "norm_topk_prob", FLAG),
+        (MOE, "decoder_sparse_step", COUNT),
+        *((DEEPSEEK, field, COUNT) for field in ("q_lora_rank", "kv_lora_rank", "n_group")),
+        *((DEEPSEEK, field, COUNT) for field in ("topk_group", "moe_layer_freq", "num_experts")),
+        *((DEEPSEEK, field, FLAG) for field in ("rope_interleave", "norm_topk_prob")),
+        (DEEPSEEK, "routed_scaling_factor", NUMBER),
+        (DEEPSEEK, "scoring_func", [True, 1, [], {}]),
+    ],
+)
+def test_a_wrong_value_is_refused_by_name(
+    base: dict[str, Any], field: str, values: list[Any]
+) -> None:
+    """A bare TypeError names no field, and a text that counts as true changes the model."""
+    for value in values:
+        with pytest.raises(ConfigError, match=field):
+            parse_model_config({**RAW, **base, field: value})
+
+
+@pytest.mark.parametrize(
+    ("base", "field", "values"),
+    [
+        (YARN, "factor", NUMBER),
+        *((YARN, field, NUMBER) for field in ("mscale", "mscale_all_dim", "attention_factor")),
+        *((YARN, field, NUMBER) for field in ("beta_fast", "beta_slow", "rope_theta")),
+        (YARN, "truncate", FLAG),
+        (YARN, "original_max_position_embeddings", COUNT),
+        (YARN, "rope_type", [True, False, 0, "", "YARN", []]),
+        (YARN, "partial_rotary_factor", [True, "1", math.nan, 0.5, []]),
+        *((LLAMA3, field, NUMBER) for field in ("factor", "low_freq_factor", "high_freq_factor")),
+    ],
+)
+def test_a_wrong_rope_setting_is_refused_by_name(
+    base: dict[str, Any], field: str, values: list[Any]
+) -> None:
+    """As above, inside rope_scaling."""
+    for value in values:
+        with pytest.raises(ConfigError, match=field.replace("rope_type", "rope type")):
+            parse_model_config({**RAW, "rope_scaling": {**base, field: value}})
+
+
+def test_a_model_has_no_more_layers_than_pages_can_name() -> None:
+    """Larger numbers would take all memory before anybody looks at a weight."""
+    with pytest.raises(ConfigError, match="num_hidden_layers=4097 must be at most 4096"):
+        parse_model_config(RAW | {"num_hidden_layers": 4097})
 
 
 def test_unreadable_files(tmp_path: pathlib.Path) -> None:

@@ -44,6 +44,21 @@ def test_times_are_those_of_the_stage() -> None:
         assert pytest.approx(_TRUTH.microbatch_ms(work) * 1000, abs=1) == point.compute_us
 
 
+def test_points_may_be_told_by_another_clock() -> None:
+    """On a busy machine the wall bounds the profile, and processor time tells of the stage."""
+    stage = _timed_stage()
+    profiler = Profiler(
+        _limits(500.0),
+        page_tokens=16,
+        clock=stage.clock,
+        compute_clock=lambda: stage.clock.now_s / 2,
+    )
+    points = profiler.measure(stage)
+    assert stage.clock.now_s <= 0.5
+    work = Work.of_chunk(0, points[0].shape.chunk_tokens)
+    assert pytest.approx(_TRUTH.microbatch_ms(work) * 500, abs=1) == points[0].compute_us
+
+
 def test_rows_and_pool_are_given_back() -> None:
     """A row that stays would collide with a request's, a pool that stays wastes memory."""
     stage = _timed_stage()

@@ -24,7 +24,7 @@ def _steady_ms(work: Work) -> float:
 def _started(folder: Path, time_ms: Callable[[Work], float]) -> tuple[TimedStage, KeptProfile]:
     """Make the stage and the profile of a start, by a scripted clock."""
     stage = TimedStage(0, 1, time_ms, ScriptedClock())
-    profile = KeptProfile(_LIMITS, folder=folder, threads=1)
+    profile = KeptProfile(_LIMITS, folder=folder, device="cpu", threads=1)
     profile._profiler = Profiler(_LIMITS, page_tokens=16, clock=stage.clock)
     return stage, profile
 
