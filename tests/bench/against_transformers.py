@@ -51,6 +51,7 @@ def _table(layout: Layout, reference: Reference, model_path: Path, *, rounds: in
         threads=layout.threads,
         chunked_prefill_tokens=layout.chunk_tokens,
         cache=False,
+        scheduler_flags=("--chunk-strategy=fixed",),
     )
     with LocalMesh(options) as mesh:
         complete(mesh, new_prompt(256), 8)

@@ -27,7 +27,7 @@ def meshes(
             num_stages=num_stages,
             chunked_prefill_tokens=chunk_tokens,
             cache=False,
-            scheduler_flags=flags,
+            scheduler_flags=("--chunk-strategy=fixed", *flags),
         )
         for num_stages in (1, 2)
     )

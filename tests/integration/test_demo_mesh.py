@@ -59,7 +59,12 @@ def expected(model: Path, prompts: list[list[int]]) -> list[list[int]]:
 def run_mesh(model: Path, num_stages: int, chunk_tokens: int) -> LocalMesh:
     """Describe a mesh of one-thread stages with a cache."""
     return LocalMesh(
-        MeshOptions(model_path=model, num_stages=num_stages, chunked_prefill_tokens=chunk_tokens)
+        MeshOptions(
+            model_path=model,
+            num_stages=num_stages,
+            chunked_prefill_tokens=chunk_tokens,
+            scheduler_flags=("--chunk-strategy=fixed",),
+        )
     )
 
 
