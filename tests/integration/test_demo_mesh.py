@@ -153,8 +153,8 @@ def test_generate_prints_one_json_object_for_scripts(
     assert (0, "") == (done.returncode, done.stderr)
     answer = json.loads(done.stdout)
     keys = (
-        "text output_ids prompt_tokens cached_tokens completion_tokens finish_reason ttft_ms "
-        "e2e_ms chunks"
+        "index text output_ids prompt_tokens cached_tokens completion_tokens finish_reason "
+        "matched_stop matched_token_id ttft_ms e2e_ms chunks num_preemptions"
     )
     assert set(keys.split()) == set(answer)
     assert expected[0] == answer["output_ids"]
@@ -240,7 +240,7 @@ def test_the_demo_shows_what_it_promises(tmp_path: Path) -> None:
     for words in ("prompt", "cached", "chunks", "TTFT", "tok/s", "link stage 0 -> 1: transport"):
         assert words in done.stdout
     assert 1 == done.stdout.count("computing during prefill: stage 0"), "a lone chunk has no share"
-    assert 2 == done.stdout.count("stage 0: wait / compute / send ms")
+    assert 2 == done.stdout.count("stage 0: wait / compute / ")
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
