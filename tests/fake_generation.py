@@ -90,7 +90,7 @@ class FakeGeneration(generation_pb2_grpc.GenerationServicer):
                 yield reply
             if self.hang:
                 await asyncio.sleep(60)
-        except asyncio.CancelledError:
+        except (asyncio.CancelledError, GeneratorExit):  # the latter while a reply is on its way
             self.cancelled.set()
             raise
 

@@ -169,8 +169,8 @@ async def test_o12_cancel_in_the_middle_of_a_chunked_prefill(tmp_path: Path) -> 
         assert snapshot.num_pages == snapshot.num_free_pages
         complete = await running.generate(text="next", sampling_params=params(7))
         await running.at_rest()
+        await until_forgotten(stages)
     assert complete.text == "fine"
-    assert [stage.tables for stage in stages] == [{}, {}, {}]
 
 
 async def test_o12_the_stages_are_told_once_and_pages_return_after_the_last_chunk(
