@@ -39,13 +39,15 @@ CASES = [(family, "bfloat16") for family in FAMILIES] + [("Llama", "float16")]
 def test_narrow_arithmetic_is_as_good_as_transformers(
     tmp_path: pathlib.Path, family: str, dtype: str
 ) -> None:
-    """Whole, or split and chunked: see the module's text for the figures."""
+    """Whole, on scattered pages, or split and chunked: see the module's text for the figures."""
     make_narrow_without_choice(tmp_path, family, dtype)
     exact = reference_logits(tmp_path, "float32", PROMPT, ANSWER)
     peer = deviation(reference_logits(tmp_path, dtype, PROMPT, ANSWER), exact)
     whole = stage_logits(load_pipeline(tmp_path, (0, 4)), PROMPT, ANSWER)
     cut = stage_logits(load_pipeline(tmp_path, (0, 1, 4)), PROMPT, ANSWER, chunk_tokens=23)
-    for logits in (whole, cut):
+    pages = list(range(63, -1, -2))
+    scattered = stage_logits(load_pipeline(tmp_path, (0, 4)), PROMPT, ANSWER, page_ids=pages)
+    for logits in (whole, cut, scattered):
         assert 0 < deviation(logits, exact) <= min(LIMIT[dtype], FACTOR * peer)
 
 
