@@ -50,16 +50,16 @@ def budget_for(
         return TokenBudget(FixedChunks(max_tokens), max_tokens)
     if strategy == "dynamic":
         slowest = max(latency.stages, key=lambda stage: stage.chunk_ms(0, max_tokens))
-        dynamic = DynamicChunks(
+        dynamic = DynamicChunks.of_latency(
+            slowest,
             chunk_tokens=max_tokens,
-            ms_per_token=slowest.ms_per_token,
-            ms_per_pair=slowest.ms_per_pair,
             page_tokens=config.page_tokens,
             smooth_factor=config.dynamic_smooth_factor,
-            context_tokens=config.context_tokens,
-            max_prefill_tokens=max_tokens,
         )
-        return TokenBudget(dynamic, max_tokens)
+        capped = dataclasses.replace(
+            dynamic, context_tokens=config.context_tokens, max_prefill_tokens=max_tokens
+        )
+        return TokenBudget(capped, max_tokens)
     optimal = OptimalChunks(
         latency=latency,
         page_tokens=config.page_tokens,

@@ -95,9 +95,16 @@ def check_defaults(defaults: SamplingDefaults) -> SamplingDefaults:
 
 
 def check_sampling(
-    given: GivenParams, defaults: SamplingDefaults, *, vocab_size: int, drawn_seed: int
+    given: GivenParams,
+    defaults: SamplingDefaults,
+    *,
+    vocab_size: int,
+    drawn_seed: int,
+    top_logprobs: int,
 ) -> Sampling:
     """Return the values in force; drawn_seed is used if the client sent no seed.
+
+    top_logprobs is what check_top_logprobs has returned.
 
     Raises:
         InvalidRequest: a value is outside its range.
@@ -106,7 +113,6 @@ def check_sampling(
     if top_k < 0:
         raise InvalidRequest(f"top_k is {top_k}, must be >= 0", field="sampling_params.top_k")
     repetition_penalty = _first(given.repetition_penalty, defaults.repetition_penalty, 1.0)
-    top_logprobs = check_top_logprobs(given, vocab_size)
     return Sampling(
         temperature=_checked("temperature", _first(given.temperature, defaults.temperature, 1.0)),
         top_p=_checked("top_p", _first(given.top_p, defaults.top_p, 1.0)),

@@ -171,7 +171,11 @@ def check_params(
         _check_complete_bytes(max_new, asked, top_logprobs)
     return CheckedParams(
         sampling=check_sampling(
-            given, door.defaults, vocab_size=door.vocab_size, drawn_seed=drawn_seed
+            given,
+            door.defaults,
+            vocab_size=door.vocab_size,
+            drawn_seed=drawn_seed,
+            top_logprobs=top_logprobs,
         ),
         max_new_tokens=max_new,
         asked_new_tokens=asked,

@@ -13,6 +13,7 @@ from chunkmesh.page_record import PageFormat
 from chunkmesh.token_counts import TokenCounts
 from chunkmesh.v1 import common_pb2
 from chunkmesh.v1 import stage_pb2 as pb
+from stage_worker.element_type import dtype_name
 from stage_worker.identity import Identity
 from stage_worker.orders import (
     Entry,
@@ -161,7 +162,7 @@ def page_format_from(join: pb.Join, description: StageDescription) -> PageFormat
     return PageFormat(
         namespace=join.namespace,
         model_layers=description.model_layers,
-        dtype=str(description.dtype).removeprefix("torch."),
+        dtype=dtype_name(description.dtype),
         page_tokens=join.page_tokens,
         layer_bytes=layer_bytes,
     )

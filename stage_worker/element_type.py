@@ -23,6 +23,11 @@ _COSTS = {
 }
 
 
+def dtype_name(dtype: torch.dtype) -> str:
+    """Return the name of a type as config.json, page records and logs have it."""
+    return str(dtype).removeprefix("torch.")
+
+
 def choose_dtype(asked: DtypeChoice, *, own: torch.dtype, declared: str | None) -> torch.dtype:
     """Return the type to compute in; log it, and warn if the model was made for another.
 
@@ -30,13 +35,12 @@ def choose_dtype(asked: DtypeChoice, *, own: torch.dtype, declared: str | None) 
     holds every value of the others, so it needs no warning.
     """
     dtype = own if asked == "auto" else DTYPES[asked]
-    names = {known: name for name, known in DTYPES.items()}
-    _log.info("dtype chosen", dtype=names[dtype], declared=declared, asked=asked)
+    _log.info("dtype chosen", dtype=dtype_name(dtype), declared=declared, asked=asked)
     if dtype not in {own, torch.float32}:
         _log.warning(
             "dtype is not the model's own",
-            dtype=names[dtype],
-            model_dtype=names[own],
+            dtype=dtype_name(dtype),
+            model_dtype=dtype_name(own),
             why=_COSTS[dtype],
         )
     return dtype

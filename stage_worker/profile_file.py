@@ -16,6 +16,7 @@ from typing import Annotated, Literal, Self
 import structlog
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from stage_worker.element_type import dtype_name
 from stage_worker.profile_plan import PLAN_VERSION, ProfileLimits, ProfilePoint, ProfileShape
 from stage_worker.stage import StageDescription
 
@@ -57,7 +58,7 @@ class ProfileSubject(_Record):
         return cls(
             layers=f"{description.first_layer}-{description.last_layer - 1}",
             weights=_weights_digest(description),
-            dtype=str(description.dtype).removeprefix("torch."),
+            dtype=dtype_name(description.dtype),
             device=description.device,
             processor=_processor(),
             runtime=runtime,
