@@ -17,6 +17,7 @@ from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.patches import Patch
 
+from chunkmesh.cli.picture_style import INK, SEND, WAIT, dress
 from chunkmesh.cli.timeline import Step, Timeline, Work
 
 _WIDTH_INCHES = 12.0
@@ -32,10 +33,6 @@ _LEAST_SEEN_SHARE = 0.0005
 _DECODE_SHARE = 0.14
 _MAX_JOINED_CHUNKS = 64
 """Between more bars than these, lines would be all that one sees."""
-_INK = "#2b2d36"
-_GRID = "#e4e6ec"
-_WAIT = "#c9ccd6"
-_SEND = "#e4572e"
 _DECODE = "#8d93a6"
 _CACHE = "#f2b84b"
 
@@ -73,7 +70,7 @@ def save(panels: Sequence[Panel], path: Path, *, share_time: bool = True) -> Non
         span_s = prefill_s * (1 + (_DECODE_SHARE if has_decode else 0.0))
         _dress(axes, panel, span_s)
         _draw(axes, panel.timeline, span_s)
-    axes_of_panels[-1].set_xlabel("seconds since the request arrived", color=_INK)
+    axes_of_panels[-1].set_xlabel("seconds since the request arrived", color=INK)
     _legend(figure, [panel.timeline for panel in panels])
     figure.savefig(path)
 
@@ -81,7 +78,7 @@ def save(panels: Sequence[Panel], path: Path, *, share_time: bool = True) -> Non
 def _dress(axes: Axes, panel: Panel, span_s: float) -> None:
     """Set title, axes and lanes."""
     num_stages = panel.timeline.num_stages
-    axes.set_title(panel.title, loc="left", fontsize=11.5, fontweight="bold", color=_INK, pad=8)
+    axes.set_title(panel.title, loc="left", fontsize=11.5, fontweight="bold", color=INK, pad=8)
     axes.set_xlim(0, span_s)
     axes.set_ylim(num_stages - 0.42, -0.5)
     labels = [f"stage {stage}" for stage in range(num_stages)]
@@ -90,13 +87,9 @@ def _dress(axes: Axes, panel: Panel, span_s: float) -> None:
             f"{label}\n{panel.timeline.busy_share(stage):.0%} busy"
             for stage, label in enumerate(labels)
         ]
-    axes.set_yticks(range(num_stages), labels, fontsize=9.5, color=_INK)
-    axes.tick_params(length=0, labelcolor=_INK)
+    axes.set_yticks(range(num_stages), labels, fontsize=9.5, color=INK)
+    dress(axes)
     axes.tick_params(axis="x", labelbottom=True)
-    axes.grid(visible=True, axis="x", color=_GRID, linewidth=0.8)
-    axes.set_axisbelow(True)
-    for side in ("top", "right", "left", "bottom"):
-        axes.spines[side].set_visible(False)
 
 
 def _draw(axes: Axes, timeline: Timeline, span_s: float) -> None:
@@ -144,7 +137,7 @@ def _lane(axes: Axes, works: Sequence[Work], colours: Sequence[object], span_s: 
             waits,
             _around(stage, _WAIT_HEIGHT),
             facecolor="white",
-            edgecolor=_WAIT,
+            edgecolor=WAIT,
             hatch="/////",
             linewidth=0.0,
             zorder=2,
@@ -152,7 +145,7 @@ def _lane(axes: Axes, works: Sequence[Work], colours: Sequence[object], span_s: 
     sends = [(work.end_s, work.sent_s - work.end_s) for work in works if work.sent_s > work.end_s]
     if sends:
         below = (stage + _COMPUTE_HEIGHT / 2 + 0.02, _SEND_HEIGHT)
-        axes.broken_barh(sends, below, facecolor=_SEND, zorder=4)
+        axes.broken_barh(sends, below, facecolor=SEND, zorder=4)
 
 
 def _decode(axes: Axes, works: Sequence[Work], span_s: float) -> None:
@@ -181,7 +174,7 @@ def _number(axes: Axes, work: Work, index: int, *, dark: bool) -> None:
         va="center",
         fontsize=9,
         fontweight="bold",
-        color=_INK if dark else "white",
+        color=INK if dark else "white",
         zorder=5,
     )
 
@@ -206,8 +199,8 @@ def _legend(figure: Figure, timelines: Sequence[Timeline]) -> None:
     palette = colormaps["viridis"]
     handles = [
         Patch(color=palette(0.45), label="computes a chunk (number)"),
-        Patch(facecolor="white", edgecolor=_WAIT, hatch="/////", label="waits for input"),
-        Patch(color=_SEND, label="sends to the next stage"),
+        Patch(facecolor="white", edgecolor=WAIT, hatch="/////", label="waits for input"),
+        Patch(color=SEND, label="sends to the next stage"),
     ]
     if any(timeline.cached_tokens for timeline in timelines):
         handles.append(Patch(color=_CACHE, label="loads cached pages"))
@@ -219,5 +212,5 @@ def _legend(figure: Figure, timelines: Sequence[Timeline]) -> None:
         ncols=len(handles),
         frameon=False,
         fontsize=9.5,
-        labelcolor=_INK,
+        labelcolor=INK,
     )

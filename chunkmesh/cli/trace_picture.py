@@ -17,6 +17,7 @@ from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.patches import Patch
 
+from chunkmesh.cli.picture_style import INK, SEND, WAIT, dress
 from chunkmesh.cli.pipeline_trace import PipelineTrace, StageRun
 
 Colour: TypeAlias = tuple[float, float, float, float]
@@ -30,10 +31,6 @@ _WAIT_HEIGHT = 0.16
 _SEND_HEIGHT = 0.09
 _STRIP_HEIGHT = 0.6
 _LEAST_NUMBERED_SHARE = 0.011
-_INK = "#2b2d36"
-_GRID = "#e4e6ec"
-_WAIT = "#c9ccd6"
-_SEND = "#e4572e"
 _DECODE = (0.55, 0.58, 0.65, 1.0)
 _WAITING_FOR_TOKEN = 0.35
 """Opacity of a request's strip before its first token."""
@@ -58,18 +55,14 @@ def save(trace: PipelineTrace, path: Path, kind: Literal["png", "svg"]) -> None:
     _draw_lanes(lanes, trace)
     for axes in (strips, lanes):
         _dress(axes, trace)
-    lanes.set_xlabel("seconds since the first request arrived", color=_INK)
+    lanes.set_xlabel("seconds since the first request arrived", color=INK)
     _legend(figure, trace)
     figure.savefig(path, format=kind)
 
 
 def _dress(axes: Axes, trace: PipelineTrace) -> None:
     axes.set_xlim(0, max(trace.end_us, 1) / 1e6)
-    axes.tick_params(length=0, labelcolor=_INK)
-    axes.grid(visible=True, axis="x", color=_GRID, linewidth=0.8)
-    axes.set_axisbelow(True)
-    for side in ("top", "right", "left", "bottom"):
-        axes.spines[side].set_visible(False)
+    dress(axes)
 
 
 def _draw_strips(axes: Axes, trace: PipelineTrace) -> None:
@@ -85,9 +78,9 @@ def _draw_strips(axes: Axes, trace: PipelineTrace) -> None:
         axes.broken_barh([_span(first_us, ended_us)], where, color=colour)
     names = [request.told.request_id for request in trace.requests]
     labels = [name if len(name) <= 16 else f"{name[:15]}~" for name in names]
-    axes.set_yticks(range(len(labels)), labels, fontsize=8.5, color=_INK)
+    axes.set_yticks(range(len(labels)), labels, fontsize=8.5, color=INK)
     axes.set_ylim(len(labels) - 0.5, -0.5)
-    axes.set_title("\n".join(_titles(trace)), loc="left", fontsize=10.5, color=_INK, pad=8)
+    axes.set_title("\n".join(_titles(trace)), loc="left", fontsize=10.5, color=INK, pad=8)
 
 
 def _titles(trace: PipelineTrace) -> list[str]:
@@ -114,7 +107,7 @@ def _draw_lanes(axes: Axes, trace: PipelineTrace) -> None:
         for run in itertools.compress(runs, is_wide):
             _number(axes, run)
     labels = [f"stage {stage}" for stage in range(trace.num_stages)]
-    axes.set_yticks(range(trace.num_stages), labels, fontsize=9.5, color=_INK)
+    axes.set_yticks(range(trace.num_stages), labels, fontsize=9.5, color=INK)
     axes.set_ylim(max(1, trace.num_stages) - 0.42, -0.5)
 
 
@@ -123,12 +116,12 @@ def _waits_and_sends(axes: Axes, stage: int, runs: Sequence[StageRun]) -> None:
     axes.broken_barh(
         [_span(run.ready_us, run.start_us) for run in runs],
         (stage - _WAIT_HEIGHT / 2, _WAIT_HEIGHT),
-        facecolors=_WAIT,
+        facecolors=WAIT,
     )
     axes.broken_barh(
         [_span(run.end_us, run.sent_us) for run in runs],
         (stage + _COMPUTE_HEIGHT / 2 + 0.02, _SEND_HEIGHT),
-        facecolors=_SEND,
+        facecolors=SEND,
         zorder=4,
     )
 
@@ -144,7 +137,7 @@ def _outlines(axes: Axes, stage: int, runs: Iterable[StageRun]) -> None:
         expected,
         (stage - _COMPUTE_HEIGHT / 2 - 0.03, _COMPUTE_HEIGHT + 0.06),
         facecolors="none",
-        edgecolors=_INK,
+        edgecolors=INK,
         linewidth=0.7,
         zorder=5,
     )
@@ -204,11 +197,11 @@ def _legend(figure: Figure, trace: PipelineTrace) -> None:
     handles = [
         Patch(color=_palette(0.45), label="computes a chunk (number)"),
         Patch(color=_DECODE, label="decode step"),
-        Patch(color=_WAIT, label="waits for input"),
-        Patch(color=_SEND, label="sends"),
+        Patch(color=WAIT, label="waits for input"),
+        Patch(color=SEND, label="sends"),
     ]
     if any(run.predicted_us is not None for run in trace.runs):
-        frame = Patch(facecolor="none", edgecolor=_INK, label="compute expected by the model")
+        frame = Patch(facecolor="none", edgecolor=INK, label="compute expected by the model")
         handles.append(frame)
     handles.append(
         Patch(color=_palette(0.45), alpha=_WAITING_FOR_TOKEN, label="request without a token yet")
@@ -219,5 +212,5 @@ def _legend(figure: Figure, trace: PipelineTrace) -> None:
         ncols=len(handles),
         frameon=False,
         fontsize=9,
-        labelcolor=_INK,
+        labelcolor=INK,
     )
