@@ -1210,8 +1210,11 @@ class TokenizeResponse(_message.Message):
     INPUT_IDS_FIELD_NUMBER: _builtins.int
     PAGE_DIGESTS_FIELD_NUMBER: _builtins.int
     PAGE_TOKENS_FIELD_NUMBER: _builtins.int
+    NAMESPACE_FIELD_NUMBER: _builtins.int
     page_tokens: _builtins.int
     """Tokens a page holds."""
+    namespace: _builtins.bytes
+    """Namespace of those pages, 32 bytes; empty until every layer is present."""
     @_builtins.property
     def input_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Token ids."""
@@ -1226,10 +1229,11 @@ class TokenizeResponse(_message.Message):
         input_ids: _abc.Iterable[_builtins.int] | None = ...,
         page_digests: _abc.Iterable[_builtins.bytes] | None = ...,
         page_tokens: _builtins.int = ...,
+        namespace: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["input_ids", b"input_ids", "page_digests", b"page_digests", "page_tokens", b"page_tokens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["input_ids", b"input_ids", "namespace", b"namespace", "page_digests", b"page_digests", "page_tokens", b"page_tokens"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -8,6 +8,7 @@ from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -18,6 +19,102 @@ else:
     from typing_extensions import TypeAlias as _TypeAlias, Never as _Never
 
 DESCRIPTOR: _descriptor.FileDescriptor
+
+class _RunOrder:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _RunOrderEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_RunOrder.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    RUN_ORDER_UNSPECIFIED: _RunOrder.ValueType  # 0
+    """As RUN_ORDER_TREE."""
+    RUN_ORDER_TREE: _RunOrder.ValueType  # 1
+    """Parents before children, a branch after the other."""
+    RUN_ORDER_HITS: _RunOrder.ValueType  # 2
+    """Most hits first."""
+    RUN_ORDER_RECENT: _RunOrder.ValueType  # 3
+    """Used last first."""
+    RUN_ORDER_BYTES: _RunOrder.ValueType  # 4
+    """Most bytes first."""
+
+class RunOrder(_RunOrder, metaclass=_RunOrderEnumTypeWrapper):
+    """In which order runs come."""
+
+RUN_ORDER_UNSPECIFIED: RunOrder.ValueType  # 0
+"""As RUN_ORDER_TREE."""
+RUN_ORDER_TREE: RunOrder.ValueType  # 1
+"""Parents before children, a branch after the other."""
+RUN_ORDER_HITS: RunOrder.ValueType  # 2
+"""Most hits first."""
+RUN_ORDER_RECENT: RunOrder.ValueType  # 3
+"""Used last first."""
+RUN_ORDER_BYTES: RunOrder.ValueType  # 4
+"""Most bytes first."""
+Global___RunOrder: _TypeAlias = RunOrder  # noqa: Y015
+
+class _ChangeKind:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _ChangeKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ChangeKind.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    CHANGE_KIND_UNSPECIFIED: _ChangeKind.ValueType  # 0
+    """Never sent."""
+    CHANGE_KIND_MATCHED: _ChangeKind.ValueType  # 1
+    """A prompt was looked up."""
+    CHANGE_KIND_COMMITTED: _ChangeKind.ValueType  # 2
+    """Pages were stored."""
+    CHANGE_KIND_INVALIDATED: _ChangeKind.ValueType  # 3
+    """Pages were found missing or damaged."""
+    CHANGE_KIND_EVICTED: _ChangeKind.ValueType  # 4
+    """Pages went to keep a budget or a quota."""
+    CHANGE_KIND_DELETED: _ChangeKind.ValueType  # 5
+    """Pages went by hand."""
+    CHANGE_KIND_PINNED: _ChangeKind.ValueType  # 6
+    """Pages were pinned."""
+    CHANGE_KIND_UNPINNED: _ChangeKind.ValueType  # 7
+    """Pages were unpinned."""
+    CHANGE_KIND_QUOTA_SET: _ChangeKind.ValueType  # 8
+    """A quota was set."""
+    CHANGE_KIND_CLEARED: _ChangeKind.ValueType  # 9
+    """All pages went."""
+    CHANGE_KIND_REDIS_DOWN: _ChangeKind.ValueType  # 10
+    """Redis went away; text says why."""
+    CHANGE_KIND_REDIS_UP: _ChangeKind.ValueType  # 11
+    """Redis answers again."""
+    CHANGE_KIND_SKIPPED: _ChangeKind.ValueType  # 12
+    """The watcher was too slow; num_pages changes were not told."""
+
+class ChangeKind(_ChangeKind, metaclass=_ChangeKindEnumTypeWrapper):
+    """What kind of change."""
+
+CHANGE_KIND_UNSPECIFIED: ChangeKind.ValueType  # 0
+"""Never sent."""
+CHANGE_KIND_MATCHED: ChangeKind.ValueType  # 1
+"""A prompt was looked up."""
+CHANGE_KIND_COMMITTED: ChangeKind.ValueType  # 2
+"""Pages were stored."""
+CHANGE_KIND_INVALIDATED: ChangeKind.ValueType  # 3
+"""Pages were found missing or damaged."""
+CHANGE_KIND_EVICTED: ChangeKind.ValueType  # 4
+"""Pages went to keep a budget or a quota."""
+CHANGE_KIND_DELETED: ChangeKind.ValueType  # 5
+"""Pages went by hand."""
+CHANGE_KIND_PINNED: ChangeKind.ValueType  # 6
+"""Pages were pinned."""
+CHANGE_KIND_UNPINNED: ChangeKind.ValueType  # 7
+"""Pages were unpinned."""
+CHANGE_KIND_QUOTA_SET: ChangeKind.ValueType  # 8
+"""A quota was set."""
+CHANGE_KIND_CLEARED: ChangeKind.ValueType  # 9
+"""All pages went."""
+CHANGE_KIND_REDIS_DOWN: ChangeKind.ValueType  # 10
+"""Redis went away; text says why."""
+CHANGE_KIND_REDIS_UP: ChangeKind.ValueType  # 11
+"""Redis answers again."""
+CHANGE_KIND_SKIPPED: ChangeKind.ValueType  # 12
+"""The watcher was too slow; num_pages changes were not told."""
+Global___ChangeKind: _TypeAlias = ChangeKind  # noqa: Y015
 
 @_typing.final
 class MatchRequest(_message.Message):
@@ -120,23 +217,73 @@ class CommittedPage(_message.Message):
 
     DIGEST_FIELD_NUMBER: _builtins.int
     PARENT_FIELD_NUMBER: _builtins.int
+    PRIORITY_FIELD_NUMBER: _builtins.int
     digest: _builtins.bytes
     """Key of the page, 32 bytes."""
     parent: _builtins.bytes
     """Key of the page before it, or the namespace for the first, 32 bytes."""
+    priority: _builtins.int
+    """Highest priority of the requests that filled it; counts with --eviction-policy priority."""
     def __init__(
         self,
         *,
         digest: _builtins.bytes = ...,
         parent: _builtins.bytes = ...,
+        priority: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["digest", b"digest", "parent", b"parent"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["digest", b"digest", "parent", b"parent", "priority", b"priority"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___CommittedPage: _TypeAlias = CommittedPage  # noqa: Y015
+
+@_typing.final
+class NamespaceInfo(_message.Message):
+    """What the pages of a namespace have in common, for people to read."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FINGERPRINT_FIELD_NUMBER: _builtins.int
+    MODEL_FIELD_NUMBER: _builtins.int
+    KV_DTYPE_FIELD_NUMBER: _builtins.int
+    PAGE_TOKENS_FIELD_NUMBER: _builtins.int
+    ROPE_FIELD_NUMBER: _builtins.int
+    ADAPTER_FIELD_NUMBER: _builtins.int
+    SALTED_FIELD_NUMBER: _builtins.int
+    fingerprint: _builtins.bytes
+    """SHA-256 over the digests of all weights and the config, 32 bytes."""
+    model: _builtins.str
+    """Name under which the model was served."""
+    kv_dtype: _builtins.str
+    """Element type of KV, such as bfloat16."""
+    page_tokens: _builtins.int
+    """Tokens a page holds."""
+    rope: _builtins.str
+    """Canonical text of the rope settings."""
+    adapter: _builtins.str
+    """Name of a weight adapter; empty if none."""
+    salted: _builtins.bool
+    """Whether a cache_salt or a tenant went into the namespace."""
+    def __init__(
+        self,
+        *,
+        fingerprint: _builtins.bytes = ...,
+        model: _builtins.str = ...,
+        kv_dtype: _builtins.str = ...,
+        page_tokens: _builtins.int = ...,
+        rope: _builtins.str = ...,
+        adapter: _builtins.str = ...,
+        salted: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapter", b"adapter", "fingerprint", b"fingerprint", "kv_dtype", b"kv_dtype", "model", b"model", "page_tokens", b"page_tokens", "rope", b"rope", "salted", b"salted"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___NamespaceInfo: _TypeAlias = NamespaceInfo  # noqa: Y015
 
 @_typing.final
 class CommitRequest(_message.Message):
@@ -149,6 +296,7 @@ class CommitRequest(_message.Message):
     LAYERS_FIELD_NUMBER: _builtins.int
     MODEL_LAYERS_FIELD_NUMBER: _builtins.int
     PAGE_BYTES_FIELD_NUMBER: _builtins.int
+    INFO_FIELD_NUMBER: _builtins.int
     namespace: _builtins.bytes
     """Namespace of the pages, 32 bytes."""
     model_layers: _builtins.int
@@ -163,6 +311,10 @@ class CommitRequest(_message.Message):
     def layers(self) -> _common_pb2.LayerRange:
         """Layers that were written."""
 
+    @_builtins.property
+    def info(self) -> Global___NamespaceInfo:
+        """What the namespace stands for."""
+
     def __init__(
         self,
         *,
@@ -171,10 +323,11 @@ class CommitRequest(_message.Message):
         layers: _common_pb2.LayerRange | None = ...,
         model_layers: _builtins.int = ...,
         page_bytes: _builtins.int = ...,
+        info: Global___NamespaceInfo | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["layers", b"layers"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["info", b"info", "layers", b"layers"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["layers", b"layers", "model_layers", b"model_layers", "namespace", b"namespace", "page_bytes", b"page_bytes", "pages", b"pages"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["info", b"info", "layers", b"layers", "model_layers", b"model_layers", "namespace", b"namespace", "page_bytes", b"page_bytes", "pages", b"pages"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -462,3 +615,967 @@ class ClearResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ClearResponse: _TypeAlias = ClearResponse  # noqa: Y015
+
+@_typing.final
+class RenewLeasesRequest(_message.Message):
+    """Lets leases live on."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LEASE_IDS_FIELD_NUMBER: _builtins.int
+    LEASE_TTL_MS_FIELD_NUMBER: _builtins.int
+    lease_ttl_ms: _builtins.int
+    """How long they hold from now on, in milliseconds, >= 1."""
+    @_builtins.property
+    def lease_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """MatchResponse.lease_id of each."""
+
+    def __init__(
+        self,
+        *,
+        lease_ids: _abc.Iterable[_builtins.str] | None = ...,
+        lease_ttl_ms: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["lease_ids", b"lease_ids", "lease_ttl_ms", b"lease_ttl_ms"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RenewLeasesRequest: _TypeAlias = RenewLeasesRequest  # noqa: Y015
+
+@_typing.final
+class RenewLeasesResponse(_message.Message):
+    """What became of the leases."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ENDED_IDS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def ended_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Those that have ended, so that their pages may be gone."""
+
+    def __init__(
+        self,
+        *,
+        ended_ids: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ended_ids", b"ended_ids"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RenewLeasesResponse: _TypeAlias = RenewLeasesResponse  # noqa: Y015
+
+@_typing.final
+class ListNamespacesRequest(_message.Message):
+    """Asks for all namespaces."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListNamespacesRequest: _TypeAlias = ListNamespacesRequest  # noqa: Y015
+
+@_typing.final
+class NamespaceState(_message.Message):
+    """What is cached in one namespace."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAMESPACE_FIELD_NUMBER: _builtins.int
+    INFO_FIELD_NUMBER: _builtins.int
+    MODEL_LAYERS_FIELD_NUMBER: _builtins.int
+    LAYERS_FIELD_NUMBER: _builtins.int
+    NUM_PAGES_FIELD_NUMBER: _builtins.int
+    NUM_PARTIAL_PAGES_FIELD_NUMBER: _builtins.int
+    NUM_BYTES_FIELD_NUMBER: _builtins.int
+    NUM_PINNED_PAGES_FIELD_NUMBER: _builtins.int
+    QUOTA_BYTES_FIELD_NUMBER: _builtins.int
+    NUM_HITS_FIELD_NUMBER: _builtins.int
+    namespace: _builtins.bytes
+    """First link of its digest chains, 32 bytes."""
+    model_layers: _builtins.int
+    """Layers of the whole model."""
+    num_pages: _builtins.int
+    """Pages stored for all layers."""
+    num_partial_pages: _builtins.int
+    """Pages stored for some layers only."""
+    num_bytes: _builtins.int
+    """Bytes of all those pages, values only."""
+    num_pinned_pages: _builtins.int
+    """Pages that are pinned."""
+    quota_bytes: _builtins.int
+    """Most bytes that it may take; 0 means no limit."""
+    num_hits: _builtins.int
+    """Matches that used one of its pages."""
+    @_builtins.property
+    def info(self) -> Global___NamespaceInfo:
+        """What it stands for; absent if nobody said so yet."""
+
+    @_builtins.property
+    def layers(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.LayerRange]:
+        """Layers that are stored of at least one page."""
+
+    def __init__(
+        self,
+        *,
+        namespace: _builtins.bytes = ...,
+        info: Global___NamespaceInfo | None = ...,
+        model_layers: _builtins.int = ...,
+        layers: _abc.Iterable[_common_pb2.LayerRange] | None = ...,
+        num_pages: _builtins.int = ...,
+        num_partial_pages: _builtins.int = ...,
+        num_bytes: _builtins.int = ...,
+        num_pinned_pages: _builtins.int = ...,
+        quota_bytes: _builtins.int = ...,
+        num_hits: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["info", b"info"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["info", b"info", "layers", b"layers", "model_layers", b"model_layers", "namespace", b"namespace", "num_bytes", b"num_bytes", "num_hits", b"num_hits", "num_pages", b"num_pages", "num_partial_pages", b"num_partial_pages", "num_pinned_pages", b"num_pinned_pages", "quota_bytes", b"quota_bytes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___NamespaceState: _TypeAlias = NamespaceState  # noqa: Y015
+
+@_typing.final
+class ListNamespacesResponse(_message.Message):
+    """All namespaces, by bytes, the largest first."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAMESPACES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def namespaces(self) -> _containers.RepeatedCompositeFieldContainer[Global___NamespaceState]:
+        """One entry each."""
+
+    def __init__(
+        self,
+        *,
+        namespaces: _abc.Iterable[Global___NamespaceState] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["namespaces", b"namespaces"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListNamespacesResponse: _TypeAlias = ListNamespacesResponse  # noqa: Y015
+
+@_typing.final
+class ListRunsRequest(_message.Message):
+    """Asks for runs of pages."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAMESPACE_FIELD_NUMBER: _builtins.int
+    BELOW_FIELD_NUMBER: _builtins.int
+    MAX_DEPTH_FIELD_NUMBER: _builtins.int
+    LIMIT_FIELD_NUMBER: _builtins.int
+    ORDER_FIELD_NUMBER: _builtins.int
+    namespace: _builtins.bytes
+    """Only of this namespace; empty for all."""
+    below: _builtins.bytes
+    """Only this page and what hangs below it: its digest or the digest's first bytes, 4 at least."""
+    max_depth: _builtins.int
+    """Deepest branch to show, 1 for the roots; 0 for all."""
+    limit: _builtins.int
+    """Most runs to tell, 1 to 100000; 0 for 1000."""
+    order: Global___RunOrder.ValueType
+    """Order."""
+    def __init__(
+        self,
+        *,
+        namespace: _builtins.bytes = ...,
+        below: _builtins.bytes = ...,
+        max_depth: _builtins.int = ...,
+        limit: _builtins.int = ...,
+        order: Global___RunOrder.ValueType = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["below", b"below", "limit", b"limit", "max_depth", b"max_depth", "namespace", b"namespace", "order", b"order"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListRunsRequest: _TypeAlias = ListRunsRequest  # noqa: Y015
+
+@_typing.final
+class Run(_message.Message):
+    """Pages that follow each other with nothing branching off between them."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAMESPACE_FIELD_NUMBER: _builtins.int
+    FIRST_DIGEST_FIELD_NUMBER: _builtins.int
+    LAST_DIGEST_FIELD_NUMBER: _builtins.int
+    FIRST_PAGE_FIELD_NUMBER: _builtins.int
+    NUM_PAGES_FIELD_NUMBER: _builtins.int
+    DEPTH_FIELD_NUMBER: _builtins.int
+    NUM_CHILDREN_FIELD_NUMBER: _builtins.int
+    NUM_BYTES_FIELD_NUMBER: _builtins.int
+    LAYERS_FIELD_NUMBER: _builtins.int
+    VISIBLE_FIELD_NUMBER: _builtins.int
+    NUM_HITS_FIELD_NUMBER: _builtins.int
+    IDLE_MS_FIELD_NUMBER: _builtins.int
+    NUM_LEASED_PAGES_FIELD_NUMBER: _builtins.int
+    NUM_PINNED_PAGES_FIELD_NUMBER: _builtins.int
+    PRIORITY_FIELD_NUMBER: _builtins.int
+    namespace: _builtins.bytes
+    """Namespace, 32 bytes."""
+    first_digest: _builtins.bytes
+    """First page, 32 bytes."""
+    last_digest: _builtins.bytes
+    """Last page, 32 bytes."""
+    first_page: _builtins.int
+    """Index of the first page in its prompt."""
+    num_pages: _builtins.int
+    """Pages."""
+    depth: _builtins.int
+    """Runs above it, 0 for a root. What a root hangs on may be missing: then first_page is not 0."""
+    num_children: _builtins.int
+    """Runs that branch off behind its last page."""
+    num_bytes: _builtins.int
+    """Bytes, values only."""
+    visible: _builtins.bool
+    """Whether a request may use all of it."""
+    num_hits: _builtins.int
+    """Matches of its most used page."""
+    idle_ms: _builtins.int
+    """Time since a match or a store touched it, in milliseconds."""
+    num_leased_pages: _builtins.int
+    """Pages that live leases hold."""
+    num_pinned_pages: _builtins.int
+    """Pages that are pinned."""
+    priority: _builtins.int
+    """Highest priority of its pages."""
+    @_builtins.property
+    def layers(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.LayerRange]:
+        """Layers that all its pages have."""
+
+    def __init__(
+        self,
+        *,
+        namespace: _builtins.bytes = ...,
+        first_digest: _builtins.bytes = ...,
+        last_digest: _builtins.bytes = ...,
+        first_page: _builtins.int = ...,
+        num_pages: _builtins.int = ...,
+        depth: _builtins.int = ...,
+        num_children: _builtins.int = ...,
+        num_bytes: _builtins.int = ...,
+        layers: _abc.Iterable[_common_pb2.LayerRange] | None = ...,
+        visible: _builtins.bool = ...,
+        num_hits: _builtins.int = ...,
+        idle_ms: _builtins.int = ...,
+        num_leased_pages: _builtins.int = ...,
+        num_pinned_pages: _builtins.int = ...,
+        priority: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["depth", b"depth", "first_digest", b"first_digest", "first_page", b"first_page", "idle_ms", b"idle_ms", "last_digest", b"last_digest", "layers", b"layers", "namespace", b"namespace", "num_bytes", b"num_bytes", "num_children", b"num_children", "num_hits", b"num_hits", "num_leased_pages", b"num_leased_pages", "num_pages", b"num_pages", "num_pinned_pages", b"num_pinned_pages", "priority", b"priority", "visible", b"visible"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Run: _TypeAlias = Run  # noqa: Y015
+
+@_typing.final
+class ListRunsResponse(_message.Message):
+    """Runs of pages."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RUNS_FIELD_NUMBER: _builtins.int
+    NUM_LEFT_OFF_FIELD_NUMBER: _builtins.int
+    num_left_off: _builtins.int
+    """Runs that the limit cut off."""
+    @_builtins.property
+    def runs(self) -> _containers.RepeatedCompositeFieldContainer[Global___Run]:
+        """In the order asked for."""
+
+    def __init__(
+        self,
+        *,
+        runs: _abc.Iterable[Global___Run] | None = ...,
+        num_left_off: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["num_left_off", b"num_left_off", "runs", b"runs"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListRunsResponse: _TypeAlias = ListRunsResponse  # noqa: Y015
+
+@_typing.final
+class Selection(_message.Message):
+    """Which pages are meant."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EVERYTHING_FIELD_NUMBER: _builtins.int
+    BELOW_FIELD_NUMBER: _builtins.int
+    PROMPT_FIELD_NUMBER: _builtins.int
+    NAMESPACE_FIELD_NUMBER: _builtins.int
+    IDLE_MS_FIELD_NUMBER: _builtins.int
+    everything: _builtins.bool
+    """All pages."""
+    below: _builtins.bytes
+    """A page and what hangs below it: its digest or the digest's first bytes, 4 at least."""
+    namespace: _builtins.bytes
+    """All of one namespace, 32 bytes."""
+    idle_ms: _builtins.int
+    """Those that nothing touched for so long, in milliseconds."""
+    @_builtins.property
+    def prompt(self) -> Global___DigestList:
+        """Exactly the leading pages of a prompt that are known, by digest."""
+
+    def __init__(
+        self,
+        *,
+        everything: _builtins.bool = ...,
+        below: _builtins.bytes = ...,
+        prompt: Global___DigestList | None = ...,
+        namespace: _builtins.bytes = ...,
+        idle_ms: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["below", b"below", "everything", b"everything", "idle_ms", b"idle_ms", "namespace", b"namespace", "pages", b"pages", "prompt", b"prompt"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["below", b"below", "everything", b"everything", "idle_ms", b"idle_ms", "namespace", b"namespace", "pages", b"pages", "prompt", b"prompt"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_pages: _TypeAlias = _typing.Literal["everything", "below", "prompt", "namespace", "idle_ms"]  # noqa: Y015
+    _WhichOneofArgType_pages: _TypeAlias = _typing.Literal["pages", b"pages"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_pages) -> _WhichOneofReturnType_pages | None: ...
+
+Global___Selection: _TypeAlias = Selection  # noqa: Y015
+
+@_typing.final
+class DigestList(_message.Message):
+    """Digests in order."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DIGESTS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def digests(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
+        """32 bytes each."""
+
+    def __init__(
+        self,
+        *,
+        digests: _abc.Iterable[_builtins.bytes] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["digests", b"digests"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DigestList: _TypeAlias = DigestList  # noqa: Y015
+
+@_typing.final
+class PinRequest(_message.Message):
+    """Asks to keep pages."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SELECTION_FIELD_NUMBER: _builtins.int
+    TTL_MS_FIELD_NUMBER: _builtins.int
+    DRY_RUN_FIELD_NUMBER: _builtins.int
+    ttl_ms: _builtins.int
+    """How long, in milliseconds; 0 for good."""
+    dry_run: _builtins.bool
+    """Only counts."""
+    @_builtins.property
+    def selection(self) -> Global___Selection:
+        """Which."""
+
+    def __init__(
+        self,
+        *,
+        selection: Global___Selection | None = ...,
+        ttl_ms: _builtins.int = ...,
+        dry_run: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["selection", b"selection"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dry_run", b"dry_run", "selection", b"selection", "ttl_ms", b"ttl_ms"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PinRequest: _TypeAlias = PinRequest  # noqa: Y015
+
+@_typing.final
+class PinResponse(_message.Message):
+    """What was (or would be) pinned."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NUM_PAGES_FIELD_NUMBER: _builtins.int
+    NUM_BYTES_FIELD_NUMBER: _builtins.int
+    num_pages: _builtins.int
+    """Pages."""
+    num_bytes: _builtins.int
+    """Bytes, values only."""
+    def __init__(
+        self,
+        *,
+        num_pages: _builtins.int = ...,
+        num_bytes: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["num_bytes", b"num_bytes", "num_pages", b"num_pages"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PinResponse: _TypeAlias = PinResponse  # noqa: Y015
+
+@_typing.final
+class UnpinRequest(_message.Message):
+    """Asks to end pins."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SELECTION_FIELD_NUMBER: _builtins.int
+    DRY_RUN_FIELD_NUMBER: _builtins.int
+    dry_run: _builtins.bool
+    """Only counts."""
+    @_builtins.property
+    def selection(self) -> Global___Selection:
+        """Which."""
+
+    def __init__(
+        self,
+        *,
+        selection: Global___Selection | None = ...,
+        dry_run: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["selection", b"selection"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dry_run", b"dry_run", "selection", b"selection"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UnpinRequest: _TypeAlias = UnpinRequest  # noqa: Y015
+
+@_typing.final
+class UnpinResponse(_message.Message):
+    """What was (or would be) unpinned."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NUM_PAGES_FIELD_NUMBER: _builtins.int
+    NUM_BYTES_FIELD_NUMBER: _builtins.int
+    num_pages: _builtins.int
+    """Pages."""
+    num_bytes: _builtins.int
+    """Bytes, values only."""
+    def __init__(
+        self,
+        *,
+        num_pages: _builtins.int = ...,
+        num_bytes: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["num_bytes", b"num_bytes", "num_pages", b"num_pages"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UnpinResponse: _TypeAlias = UnpinResponse  # noqa: Y015
+
+@_typing.final
+class EvictRequest(_message.Message):
+    """Asks to delete pages."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SELECTION_FIELD_NUMBER: _builtins.int
+    DRY_RUN_FIELD_NUMBER: _builtins.int
+    dry_run: _builtins.bool
+    """Only counts."""
+    @_builtins.property
+    def selection(self) -> Global___Selection:
+        """Which."""
+
+    def __init__(
+        self,
+        *,
+        selection: Global___Selection | None = ...,
+        dry_run: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["selection", b"selection"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dry_run", b"dry_run", "selection", b"selection"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___EvictRequest: _TypeAlias = EvictRequest  # noqa: Y015
+
+@_typing.final
+class EvictResponse(_message.Message):
+    """What was (or would be) deleted."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NUM_PAGES_FIELD_NUMBER: _builtins.int
+    NUM_BYTES_FIELD_NUMBER: _builtins.int
+    NUM_HELD_PAGES_FIELD_NUMBER: _builtins.int
+    num_pages: _builtins.int
+    """Pages."""
+    num_bytes: _builtins.int
+    """Bytes, values only."""
+    num_held_pages: _builtins.int
+    """Chosen pages that stay, because they or pages below them are leased or pinned."""
+    def __init__(
+        self,
+        *,
+        num_pages: _builtins.int = ...,
+        num_bytes: _builtins.int = ...,
+        num_held_pages: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["num_bytes", b"num_bytes", "num_held_pages", b"num_held_pages", "num_pages", b"num_pages"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___EvictResponse: _TypeAlias = EvictResponse  # noqa: Y015
+
+@_typing.final
+class SetQuotaRequest(_message.Message):
+    """Bounds a namespace."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAMESPACE_FIELD_NUMBER: _builtins.int
+    MAX_BYTES_FIELD_NUMBER: _builtins.int
+    DRY_RUN_FIELD_NUMBER: _builtins.int
+    namespace: _builtins.bytes
+    """Which, 32 bytes."""
+    max_bytes: _builtins.int
+    """Most bytes, values only; 0 ends the limit."""
+    dry_run: _builtins.bool
+    """Only tells what would go."""
+    def __init__(
+        self,
+        *,
+        namespace: _builtins.bytes = ...,
+        max_bytes: _builtins.int = ...,
+        dry_run: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dry_run", b"dry_run", "max_bytes", b"max_bytes", "namespace", b"namespace"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SetQuotaRequest: _TypeAlias = SetQuotaRequest  # noqa: Y015
+
+@_typing.final
+class SetQuotaResponse(_message.Message):
+    """The effect of a quota."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NUM_PAGES_FIELD_NUMBER: _builtins.int
+    NUM_BYTES_FIELD_NUMBER: _builtins.int
+    num_pages: _builtins.int
+    """Pages that were (or would be) evicted to keep it."""
+    num_bytes: _builtins.int
+    """Their bytes, values only."""
+    def __init__(
+        self,
+        *,
+        num_pages: _builtins.int = ...,
+        num_bytes: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["num_bytes", b"num_bytes", "num_pages", b"num_pages"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SetQuotaResponse: _TypeAlias = SetQuotaResponse  # noqa: Y015
+
+@_typing.final
+class VerifyRequest(_message.Message):
+    """Asks to check pages."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SELECTION_FIELD_NUMBER: _builtins.int
+    DRY_RUN_FIELD_NUMBER: _builtins.int
+    dry_run: _builtins.bool
+    """Only counts, and invalidates nothing."""
+    @_builtins.property
+    def selection(self) -> Global___Selection:
+        """Which."""
+
+    def __init__(
+        self,
+        *,
+        selection: Global___Selection | None = ...,
+        dry_run: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["selection", b"selection"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dry_run", b"dry_run", "selection", b"selection"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___VerifyRequest: _TypeAlias = VerifyRequest  # noqa: Y015
+
+@_typing.final
+class VerifyResponse(_message.Message):
+    """How far a check has come; the last message tells all."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NUM_PAGES_FIELD_NUMBER: _builtins.int
+    NUM_CHECKED_FIELD_NUMBER: _builtins.int
+    NUM_BYTES_FIELD_NUMBER: _builtins.int
+    NUM_MISSING_FIELD_NUMBER: _builtins.int
+    NUM_DAMAGED_FIELD_NUMBER: _builtins.int
+    BAD_DIGESTS_FIELD_NUMBER: _builtins.int
+    num_pages: _builtins.int
+    """Pages to check."""
+    num_checked: _builtins.int
+    """Pages checked."""
+    num_bytes: _builtins.int
+    """Bytes read."""
+    num_missing: _builtins.int
+    """Pages that Redis lacks, in part or whole."""
+    num_damaged: _builtins.int
+    """Pages with a wrong value."""
+    @_builtins.property
+    def bad_digests(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
+        """The missing and damaged pages since the message before, at most 100."""
+
+    def __init__(
+        self,
+        *,
+        num_pages: _builtins.int = ...,
+        num_checked: _builtins.int = ...,
+        num_bytes: _builtins.int = ...,
+        num_missing: _builtins.int = ...,
+        num_damaged: _builtins.int = ...,
+        bad_digests: _abc.Iterable[_builtins.bytes] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bad_digests", b"bad_digests", "num_bytes", b"num_bytes", "num_checked", b"num_checked", "num_damaged", b"num_damaged", "num_missing", b"num_missing", "num_pages", b"num_pages"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___VerifyResponse: _TypeAlias = VerifyResponse  # noqa: Y015
+
+@_typing.final
+class ExportRequest(_message.Message):
+    """Asks for stored pages."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SELECTION_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def selection(self) -> Global___Selection:
+        """Which."""
+
+    def __init__(
+        self,
+        *,
+        selection: Global___Selection | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["selection", b"selection"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["selection", b"selection"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExportRequest: _TypeAlias = ExportRequest  # noqa: Y015
+
+@_typing.final
+class PageField(_message.Message):
+    """A page's field as Redis has it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    VALUE_FIELD_NUMBER: _builtins.int
+    name: _builtins.bytes
+    """m for the record, or a layer's number."""
+    value: _builtins.bytes
+    """Its bytes, checksum included."""
+    def __init__(
+        self,
+        *,
+        name: _builtins.bytes = ...,
+        value: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "value", b"value"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PageField: _TypeAlias = PageField  # noqa: Y015
+
+@_typing.final
+class ExportResponse(_message.Message):
+    """A part of a page."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DIGEST_FIELD_NUMBER: _builtins.int
+    FIELDS_FIELD_NUMBER: _builtins.int
+    digest: _builtins.bytes
+    """Key of the page, 32 bytes."""
+    @_builtins.property
+    def fields(self) -> _containers.RepeatedCompositeFieldContainer[Global___PageField]:
+        """Some or all of its fields, the record in the first part."""
+
+    def __init__(
+        self,
+        *,
+        digest: _builtins.bytes = ...,
+        fields: _abc.Iterable[Global___PageField] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["digest", b"digest", "fields", b"fields"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExportResponse: _TypeAlias = ExportResponse  # noqa: Y015
+
+@_typing.final
+class ImportRequest(_message.Message):
+    """A part of a page, as Export sent it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DIGEST_FIELD_NUMBER: _builtins.int
+    FIELDS_FIELD_NUMBER: _builtins.int
+    DRY_RUN_FIELD_NUMBER: _builtins.int
+    digest: _builtins.bytes
+    """Key of the page, 32 bytes."""
+    dry_run: _builtins.bool
+    """First message: only checks and counts."""
+    @_builtins.property
+    def fields(self) -> _containers.RepeatedCompositeFieldContainer[Global___PageField]:
+        """Some or all of its fields, the record in the first part."""
+
+    def __init__(
+        self,
+        *,
+        digest: _builtins.bytes = ...,
+        fields: _abc.Iterable[Global___PageField] | None = ...,
+        dry_run: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["digest", b"digest", "dry_run", b"dry_run", "fields", b"fields"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ImportRequest: _TypeAlias = ImportRequest  # noqa: Y015
+
+@_typing.final
+class ImportResponse(_message.Message):
+    """What was (or would be) taken."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NUM_PAGES_FIELD_NUMBER: _builtins.int
+    NUM_BYTES_FIELD_NUMBER: _builtins.int
+    NUM_KNOWN_FIELD_NUMBER: _builtins.int
+    NUM_REFUSED_FIELD_NUMBER: _builtins.int
+    num_pages: _builtins.int
+    """Pages written."""
+    num_bytes: _builtins.int
+    """Their bytes, values only."""
+    num_known: _builtins.int
+    """Pages that were there already."""
+    num_refused: _builtins.int
+    """Pages refused, because a value is wrong or Redis did not take them."""
+    def __init__(
+        self,
+        *,
+        num_pages: _builtins.int = ...,
+        num_bytes: _builtins.int = ...,
+        num_known: _builtins.int = ...,
+        num_refused: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["num_bytes", b"num_bytes", "num_known", b"num_known", "num_pages", b"num_pages", "num_refused", b"num_refused"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ImportResponse: _TypeAlias = ImportResponse  # noqa: Y015
+
+@_typing.final
+class WatchRequest(_message.Message):
+    """Asks to be told."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WatchRequest: _TypeAlias = WatchRequest  # noqa: Y015
+
+@_typing.final
+class WatchResponse(_message.Message):
+    """One change."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    UNIX_MS_FIELD_NUMBER: _builtins.int
+    KIND_FIELD_NUMBER: _builtins.int
+    NAMESPACE_FIELD_NUMBER: _builtins.int
+    NUM_PAGES_FIELD_NUMBER: _builtins.int
+    NUM_QUERIED_PAGES_FIELD_NUMBER: _builtins.int
+    NUM_BYTES_FIELD_NUMBER: _builtins.int
+    DIGEST_FIELD_NUMBER: _builtins.int
+    TEXT_FIELD_NUMBER: _builtins.int
+    unix_ms: _builtins.int
+    """When, in milliseconds since 1970."""
+    kind: Global___ChangeKind.ValueType
+    """What."""
+    namespace: _builtins.bytes
+    """Namespace, if it concerns one."""
+    num_pages: _builtins.int
+    """Pages concerned; of a look-up those found."""
+    num_queried_pages: _builtins.int
+    """Of a look-up the pages asked for."""
+    num_bytes: _builtins.int
+    """Bytes concerned, values only."""
+    digest: _builtins.bytes
+    """First page concerned; empty if there is none."""
+    text: _builtins.str
+    """More in words; often empty."""
+    def __init__(
+        self,
+        *,
+        unix_ms: _builtins.int = ...,
+        kind: Global___ChangeKind.ValueType = ...,
+        namespace: _builtins.bytes = ...,
+        num_pages: _builtins.int = ...,
+        num_queried_pages: _builtins.int = ...,
+        num_bytes: _builtins.int = ...,
+        digest: _builtins.bytes = ...,
+        text: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["digest", b"digest", "kind", b"kind", "namespace", b"namespace", "num_bytes", b"num_bytes", "num_pages", b"num_pages", "num_queried_pages", b"num_queried_pages", "text", b"text", "unix_ms", b"unix_ms"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WatchResponse: _TypeAlias = WatchResponse  # noqa: Y015
+
+@_typing.final
+class GetAuditLogRequest(_message.Message):
+    """Asks for the audit log."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LIMIT_FIELD_NUMBER: _builtins.int
+    limit: _builtins.int
+    """Most entries, 1 to 10000; 0 for 100."""
+    def __init__(
+        self,
+        *,
+        limit: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["limit", b"limit"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetAuditLogRequest: _TypeAlias = GetAuditLogRequest  # noqa: Y015
+
+@_typing.final
+class AuditEntry(_message.Message):
+    """A change by hand."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    UNIX_MS_FIELD_NUMBER: _builtins.int
+    PEER_FIELD_NUMBER: _builtins.int
+    METHOD_FIELD_NUMBER: _builtins.int
+    REQUEST_FIELD_NUMBER: _builtins.int
+    NUM_PAGES_FIELD_NUMBER: _builtins.int
+    NUM_BYTES_FIELD_NUMBER: _builtins.int
+    unix_ms: _builtins.int
+    """When, in milliseconds since 1970."""
+    peer: _builtins.str
+    """Address of the caller."""
+    method: _builtins.str
+    """The method, such as Evict."""
+    request: _builtins.str
+    """What was asked for, in words."""
+    num_pages: _builtins.int
+    """Pages concerned."""
+    num_bytes: _builtins.int
+    """Their bytes, values only."""
+    def __init__(
+        self,
+        *,
+        unix_ms: _builtins.int = ...,
+        peer: _builtins.str = ...,
+        method: _builtins.str = ...,
+        request: _builtins.str = ...,
+        num_pages: _builtins.int = ...,
+        num_bytes: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["method", b"method", "num_bytes", b"num_bytes", "num_pages", b"num_pages", "peer", b"peer", "request", b"request", "unix_ms", b"unix_ms"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AuditEntry: _TypeAlias = AuditEntry  # noqa: Y015
+
+@_typing.final
+class GetAuditLogResponse(_message.Message):
+    """Changes by hand."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ENTRIES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def entries(self) -> _containers.RepeatedCompositeFieldContainer[Global___AuditEntry]:
+        """Newest first."""
+
+    def __init__(
+        self,
+        *,
+        entries: _abc.Iterable[Global___AuditEntry] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["entries", b"entries"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetAuditLogResponse: _TypeAlias = GetAuditLogResponse  # noqa: Y015

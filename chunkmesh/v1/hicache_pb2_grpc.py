@@ -70,6 +70,66 @@ class HiCacheStub:
                 request_serializer=chunkmesh_dot_v1_dot_hicache__pb2.ClearRequest.SerializeToString,
                 response_deserializer=chunkmesh_dot_v1_dot_hicache__pb2.ClearResponse.FromString,
                 _registered_method=True)
+        self.RenewLeases = channel.unary_unary(
+                '/chunkmesh.v1.HiCache/RenewLeases',
+                request_serializer=chunkmesh_dot_v1_dot_hicache__pb2.RenewLeasesRequest.SerializeToString,
+                response_deserializer=chunkmesh_dot_v1_dot_hicache__pb2.RenewLeasesResponse.FromString,
+                _registered_method=True)
+        self.ListNamespaces = channel.unary_unary(
+                '/chunkmesh.v1.HiCache/ListNamespaces',
+                request_serializer=chunkmesh_dot_v1_dot_hicache__pb2.ListNamespacesRequest.SerializeToString,
+                response_deserializer=chunkmesh_dot_v1_dot_hicache__pb2.ListNamespacesResponse.FromString,
+                _registered_method=True)
+        self.ListRuns = channel.unary_unary(
+                '/chunkmesh.v1.HiCache/ListRuns',
+                request_serializer=chunkmesh_dot_v1_dot_hicache__pb2.ListRunsRequest.SerializeToString,
+                response_deserializer=chunkmesh_dot_v1_dot_hicache__pb2.ListRunsResponse.FromString,
+                _registered_method=True)
+        self.Pin = channel.unary_unary(
+                '/chunkmesh.v1.HiCache/Pin',
+                request_serializer=chunkmesh_dot_v1_dot_hicache__pb2.PinRequest.SerializeToString,
+                response_deserializer=chunkmesh_dot_v1_dot_hicache__pb2.PinResponse.FromString,
+                _registered_method=True)
+        self.Unpin = channel.unary_unary(
+                '/chunkmesh.v1.HiCache/Unpin',
+                request_serializer=chunkmesh_dot_v1_dot_hicache__pb2.UnpinRequest.SerializeToString,
+                response_deserializer=chunkmesh_dot_v1_dot_hicache__pb2.UnpinResponse.FromString,
+                _registered_method=True)
+        self.Evict = channel.unary_unary(
+                '/chunkmesh.v1.HiCache/Evict',
+                request_serializer=chunkmesh_dot_v1_dot_hicache__pb2.EvictRequest.SerializeToString,
+                response_deserializer=chunkmesh_dot_v1_dot_hicache__pb2.EvictResponse.FromString,
+                _registered_method=True)
+        self.SetQuota = channel.unary_unary(
+                '/chunkmesh.v1.HiCache/SetQuota',
+                request_serializer=chunkmesh_dot_v1_dot_hicache__pb2.SetQuotaRequest.SerializeToString,
+                response_deserializer=chunkmesh_dot_v1_dot_hicache__pb2.SetQuotaResponse.FromString,
+                _registered_method=True)
+        self.Verify = channel.unary_stream(
+                '/chunkmesh.v1.HiCache/Verify',
+                request_serializer=chunkmesh_dot_v1_dot_hicache__pb2.VerifyRequest.SerializeToString,
+                response_deserializer=chunkmesh_dot_v1_dot_hicache__pb2.VerifyResponse.FromString,
+                _registered_method=True)
+        self.Export = channel.unary_stream(
+                '/chunkmesh.v1.HiCache/Export',
+                request_serializer=chunkmesh_dot_v1_dot_hicache__pb2.ExportRequest.SerializeToString,
+                response_deserializer=chunkmesh_dot_v1_dot_hicache__pb2.ExportResponse.FromString,
+                _registered_method=True)
+        self.Import = channel.stream_unary(
+                '/chunkmesh.v1.HiCache/Import',
+                request_serializer=chunkmesh_dot_v1_dot_hicache__pb2.ImportRequest.SerializeToString,
+                response_deserializer=chunkmesh_dot_v1_dot_hicache__pb2.ImportResponse.FromString,
+                _registered_method=True)
+        self.Watch = channel.unary_stream(
+                '/chunkmesh.v1.HiCache/Watch',
+                request_serializer=chunkmesh_dot_v1_dot_hicache__pb2.WatchRequest.SerializeToString,
+                response_deserializer=chunkmesh_dot_v1_dot_hicache__pb2.WatchResponse.FromString,
+                _registered_method=True)
+        self.GetAuditLog = channel.unary_unary(
+                '/chunkmesh.v1.HiCache/GetAuditLog',
+                request_serializer=chunkmesh_dot_v1_dot_hicache__pb2.GetAuditLogRequest.SerializeToString,
+                response_deserializer=chunkmesh_dot_v1_dot_hicache__pb2.GetAuditLogResponse.FromString,
+                _registered_method=True)
 
 
 class HiCacheServicer:
@@ -125,6 +185,90 @@ class HiCacheServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def RenewLeases(self, request, context):
+        """Lets leases live on. Any replica takes the renewal of a lease that it gave.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListNamespaces(self, request, context):
+        """Tells what is cached, a namespace each.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListRuns(self, request, context):
+        """Tells what is cached, a run of pages without a branch each.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Pin(self, request, context):
+        """Keeps pages from eviction, until they are unpinned or the pin's time is over.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Unpin(self, request, context):
+        """Ends pins.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Evict(self, request, context):
+        """Deletes chosen pages, in the index and in Redis. Leased and pinned ones stay.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def SetQuota(self, request, context):
+        """Bounds the bytes of a namespace.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Verify(self, request, context):
+        """Reads pages back from Redis and checks them; damaged and missing ones are invalidated.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Export(self, request, context):
+        """Sends stored pages, parents before children.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Import(self, request_iterator, context):
+        """Takes what Export sent. Pages that are there already stay as they are.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Watch(self, request, context):
+        """Tells what happens to the cache, from now on, whichever replica did it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetAuditLog(self, request, context):
+        """Tells who changed the cache by hand, newest first.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_HiCacheServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -162,6 +306,66 @@ def add_HiCacheServicer_to_server(servicer, server):
                     servicer.Clear,
                     request_deserializer=chunkmesh_dot_v1_dot_hicache__pb2.ClearRequest.FromString,
                     response_serializer=chunkmesh_dot_v1_dot_hicache__pb2.ClearResponse.SerializeToString,
+            ),
+            'RenewLeases': grpc.unary_unary_rpc_method_handler(
+                    servicer.RenewLeases,
+                    request_deserializer=chunkmesh_dot_v1_dot_hicache__pb2.RenewLeasesRequest.FromString,
+                    response_serializer=chunkmesh_dot_v1_dot_hicache__pb2.RenewLeasesResponse.SerializeToString,
+            ),
+            'ListNamespaces': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListNamespaces,
+                    request_deserializer=chunkmesh_dot_v1_dot_hicache__pb2.ListNamespacesRequest.FromString,
+                    response_serializer=chunkmesh_dot_v1_dot_hicache__pb2.ListNamespacesResponse.SerializeToString,
+            ),
+            'ListRuns': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListRuns,
+                    request_deserializer=chunkmesh_dot_v1_dot_hicache__pb2.ListRunsRequest.FromString,
+                    response_serializer=chunkmesh_dot_v1_dot_hicache__pb2.ListRunsResponse.SerializeToString,
+            ),
+            'Pin': grpc.unary_unary_rpc_method_handler(
+                    servicer.Pin,
+                    request_deserializer=chunkmesh_dot_v1_dot_hicache__pb2.PinRequest.FromString,
+                    response_serializer=chunkmesh_dot_v1_dot_hicache__pb2.PinResponse.SerializeToString,
+            ),
+            'Unpin': grpc.unary_unary_rpc_method_handler(
+                    servicer.Unpin,
+                    request_deserializer=chunkmesh_dot_v1_dot_hicache__pb2.UnpinRequest.FromString,
+                    response_serializer=chunkmesh_dot_v1_dot_hicache__pb2.UnpinResponse.SerializeToString,
+            ),
+            'Evict': grpc.unary_unary_rpc_method_handler(
+                    servicer.Evict,
+                    request_deserializer=chunkmesh_dot_v1_dot_hicache__pb2.EvictRequest.FromString,
+                    response_serializer=chunkmesh_dot_v1_dot_hicache__pb2.EvictResponse.SerializeToString,
+            ),
+            'SetQuota': grpc.unary_unary_rpc_method_handler(
+                    servicer.SetQuota,
+                    request_deserializer=chunkmesh_dot_v1_dot_hicache__pb2.SetQuotaRequest.FromString,
+                    response_serializer=chunkmesh_dot_v1_dot_hicache__pb2.SetQuotaResponse.SerializeToString,
+            ),
+            'Verify': grpc.unary_stream_rpc_method_handler(
+                    servicer.Verify,
+                    request_deserializer=chunkmesh_dot_v1_dot_hicache__pb2.VerifyRequest.FromString,
+                    response_serializer=chunkmesh_dot_v1_dot_hicache__pb2.VerifyResponse.SerializeToString,
+            ),
+            'Export': grpc.unary_stream_rpc_method_handler(
+                    servicer.Export,
+                    request_deserializer=chunkmesh_dot_v1_dot_hicache__pb2.ExportRequest.FromString,
+                    response_serializer=chunkmesh_dot_v1_dot_hicache__pb2.ExportResponse.SerializeToString,
+            ),
+            'Import': grpc.stream_unary_rpc_method_handler(
+                    servicer.Import,
+                    request_deserializer=chunkmesh_dot_v1_dot_hicache__pb2.ImportRequest.FromString,
+                    response_serializer=chunkmesh_dot_v1_dot_hicache__pb2.ImportResponse.SerializeToString,
+            ),
+            'Watch': grpc.unary_stream_rpc_method_handler(
+                    servicer.Watch,
+                    request_deserializer=chunkmesh_dot_v1_dot_hicache__pb2.WatchRequest.FromString,
+                    response_serializer=chunkmesh_dot_v1_dot_hicache__pb2.WatchResponse.SerializeToString,
+            ),
+            'GetAuditLog': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetAuditLog,
+                    request_deserializer=chunkmesh_dot_v1_dot_hicache__pb2.GetAuditLogRequest.FromString,
+                    response_serializer=chunkmesh_dot_v1_dot_hicache__pb2.GetAuditLogResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -354,6 +558,330 @@ class HiCache:
             '/chunkmesh.v1.HiCache/Clear',
             chunkmesh_dot_v1_dot_hicache__pb2.ClearRequest.SerializeToString,
             chunkmesh_dot_v1_dot_hicache__pb2.ClearResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RenewLeases(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/chunkmesh.v1.HiCache/RenewLeases',
+            chunkmesh_dot_v1_dot_hicache__pb2.RenewLeasesRequest.SerializeToString,
+            chunkmesh_dot_v1_dot_hicache__pb2.RenewLeasesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListNamespaces(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/chunkmesh.v1.HiCache/ListNamespaces',
+            chunkmesh_dot_v1_dot_hicache__pb2.ListNamespacesRequest.SerializeToString,
+            chunkmesh_dot_v1_dot_hicache__pb2.ListNamespacesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListRuns(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/chunkmesh.v1.HiCache/ListRuns',
+            chunkmesh_dot_v1_dot_hicache__pb2.ListRunsRequest.SerializeToString,
+            chunkmesh_dot_v1_dot_hicache__pb2.ListRunsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Pin(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/chunkmesh.v1.HiCache/Pin',
+            chunkmesh_dot_v1_dot_hicache__pb2.PinRequest.SerializeToString,
+            chunkmesh_dot_v1_dot_hicache__pb2.PinResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Unpin(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/chunkmesh.v1.HiCache/Unpin',
+            chunkmesh_dot_v1_dot_hicache__pb2.UnpinRequest.SerializeToString,
+            chunkmesh_dot_v1_dot_hicache__pb2.UnpinResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Evict(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/chunkmesh.v1.HiCache/Evict',
+            chunkmesh_dot_v1_dot_hicache__pb2.EvictRequest.SerializeToString,
+            chunkmesh_dot_v1_dot_hicache__pb2.EvictResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SetQuota(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/chunkmesh.v1.HiCache/SetQuota',
+            chunkmesh_dot_v1_dot_hicache__pb2.SetQuotaRequest.SerializeToString,
+            chunkmesh_dot_v1_dot_hicache__pb2.SetQuotaResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Verify(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/chunkmesh.v1.HiCache/Verify',
+            chunkmesh_dot_v1_dot_hicache__pb2.VerifyRequest.SerializeToString,
+            chunkmesh_dot_v1_dot_hicache__pb2.VerifyResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Export(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/chunkmesh.v1.HiCache/Export',
+            chunkmesh_dot_v1_dot_hicache__pb2.ExportRequest.SerializeToString,
+            chunkmesh_dot_v1_dot_hicache__pb2.ExportResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Import(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_unary(
+            request_iterator,
+            target,
+            '/chunkmesh.v1.HiCache/Import',
+            chunkmesh_dot_v1_dot_hicache__pb2.ImportRequest.SerializeToString,
+            chunkmesh_dot_v1_dot_hicache__pb2.ImportResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Watch(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/chunkmesh.v1.HiCache/Watch',
+            chunkmesh_dot_v1_dot_hicache__pb2.WatchRequest.SerializeToString,
+            chunkmesh_dot_v1_dot_hicache__pb2.WatchResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetAuditLog(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/chunkmesh.v1.HiCache/GetAuditLog',
+            chunkmesh_dot_v1_dot_hicache__pb2.GetAuditLogRequest.SerializeToString,
+            chunkmesh_dot_v1_dot_hicache__pb2.GetAuditLogResponse.FromString,
             options,
             channel_credentials,
             insecure,

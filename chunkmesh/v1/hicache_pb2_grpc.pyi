@@ -47,6 +47,30 @@ class HiCacheStub:
     """Counts what the index holds."""
     Clear: _grpc.UnaryUnaryMultiCallable[_hicache_pb2.ClearRequest, _hicache_pb2.ClearResponse]
     """Deletes all pages, in the index and in Redis."""
+    RenewLeases: _grpc.UnaryUnaryMultiCallable[_hicache_pb2.RenewLeasesRequest, _hicache_pb2.RenewLeasesResponse]
+    """Lets leases live on. Any replica takes the renewal of a lease that it gave."""
+    ListNamespaces: _grpc.UnaryUnaryMultiCallable[_hicache_pb2.ListNamespacesRequest, _hicache_pb2.ListNamespacesResponse]
+    """Tells what is cached, a namespace each."""
+    ListRuns: _grpc.UnaryUnaryMultiCallable[_hicache_pb2.ListRunsRequest, _hicache_pb2.ListRunsResponse]
+    """Tells what is cached, a run of pages without a branch each."""
+    Pin: _grpc.UnaryUnaryMultiCallable[_hicache_pb2.PinRequest, _hicache_pb2.PinResponse]
+    """Keeps pages from eviction, until they are unpinned or the pin's time is over."""
+    Unpin: _grpc.UnaryUnaryMultiCallable[_hicache_pb2.UnpinRequest, _hicache_pb2.UnpinResponse]
+    """Ends pins."""
+    Evict: _grpc.UnaryUnaryMultiCallable[_hicache_pb2.EvictRequest, _hicache_pb2.EvictResponse]
+    """Deletes chosen pages, in the index and in Redis. Leased and pinned ones stay."""
+    SetQuota: _grpc.UnaryUnaryMultiCallable[_hicache_pb2.SetQuotaRequest, _hicache_pb2.SetQuotaResponse]
+    """Bounds the bytes of a namespace."""
+    Verify: _grpc.UnaryStreamMultiCallable[_hicache_pb2.VerifyRequest, _hicache_pb2.VerifyResponse]
+    """Reads pages back from Redis and checks them; damaged and missing ones are invalidated."""
+    Export: _grpc.UnaryStreamMultiCallable[_hicache_pb2.ExportRequest, _hicache_pb2.ExportResponse]
+    """Sends stored pages, parents before children."""
+    Import: _grpc.StreamUnaryMultiCallable[_hicache_pb2.ImportRequest, _hicache_pb2.ImportResponse]
+    """Takes what Export sent. Pages that are there already stay as they are."""
+    Watch: _grpc.UnaryStreamMultiCallable[_hicache_pb2.WatchRequest, _hicache_pb2.WatchResponse]
+    """Tells what happens to the cache, from now on, whichever replica did it."""
+    GetAuditLog: _grpc.UnaryUnaryMultiCallable[_hicache_pb2.GetAuditLogRequest, _hicache_pb2.GetAuditLogResponse]
+    """Tells who changed the cache by hand, newest first."""
 
 @_typing.type_check_only
 class HiCacheAsyncStub(HiCacheStub):
@@ -67,6 +91,30 @@ class HiCacheAsyncStub(HiCacheStub):
     """Counts what the index holds."""
     Clear: _aio.UnaryUnaryMultiCallable[_hicache_pb2.ClearRequest, _hicache_pb2.ClearResponse]  # type: ignore[assignment]
     """Deletes all pages, in the index and in Redis."""
+    RenewLeases: _aio.UnaryUnaryMultiCallable[_hicache_pb2.RenewLeasesRequest, _hicache_pb2.RenewLeasesResponse]  # type: ignore[assignment]
+    """Lets leases live on. Any replica takes the renewal of a lease that it gave."""
+    ListNamespaces: _aio.UnaryUnaryMultiCallable[_hicache_pb2.ListNamespacesRequest, _hicache_pb2.ListNamespacesResponse]  # type: ignore[assignment]
+    """Tells what is cached, a namespace each."""
+    ListRuns: _aio.UnaryUnaryMultiCallable[_hicache_pb2.ListRunsRequest, _hicache_pb2.ListRunsResponse]  # type: ignore[assignment]
+    """Tells what is cached, a run of pages without a branch each."""
+    Pin: _aio.UnaryUnaryMultiCallable[_hicache_pb2.PinRequest, _hicache_pb2.PinResponse]  # type: ignore[assignment]
+    """Keeps pages from eviction, until they are unpinned or the pin's time is over."""
+    Unpin: _aio.UnaryUnaryMultiCallable[_hicache_pb2.UnpinRequest, _hicache_pb2.UnpinResponse]  # type: ignore[assignment]
+    """Ends pins."""
+    Evict: _aio.UnaryUnaryMultiCallable[_hicache_pb2.EvictRequest, _hicache_pb2.EvictResponse]  # type: ignore[assignment]
+    """Deletes chosen pages, in the index and in Redis. Leased and pinned ones stay."""
+    SetQuota: _aio.UnaryUnaryMultiCallable[_hicache_pb2.SetQuotaRequest, _hicache_pb2.SetQuotaResponse]  # type: ignore[assignment]
+    """Bounds the bytes of a namespace."""
+    Verify: _aio.UnaryStreamMultiCallable[_hicache_pb2.VerifyRequest, _hicache_pb2.VerifyResponse]  # type: ignore[assignment]
+    """Reads pages back from Redis and checks them; damaged and missing ones are invalidated."""
+    Export: _aio.UnaryStreamMultiCallable[_hicache_pb2.ExportRequest, _hicache_pb2.ExportResponse]  # type: ignore[assignment]
+    """Sends stored pages, parents before children."""
+    Import: _aio.StreamUnaryMultiCallable[_hicache_pb2.ImportRequest, _hicache_pb2.ImportResponse]  # type: ignore[assignment]
+    """Takes what Export sent. Pages that are there already stay as they are."""
+    Watch: _aio.UnaryStreamMultiCallable[_hicache_pb2.WatchRequest, _hicache_pb2.WatchResponse]  # type: ignore[assignment]
+    """Tells what happens to the cache, from now on, whichever replica did it."""
+    GetAuditLog: _aio.UnaryUnaryMultiCallable[_hicache_pb2.GetAuditLogRequest, _hicache_pb2.GetAuditLogResponse]  # type: ignore[assignment]
+    """Tells who changed the cache by hand, newest first."""
 
 class HiCacheServicer(metaclass=_abc_1.ABCMeta):
     """Served by hicache-server (default port 50071)."""
@@ -126,5 +174,101 @@ class HiCacheServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_hicache_pb2.ClearResponse, _abc.Awaitable[_hicache_pb2.ClearResponse]]:
         """Deletes all pages, in the index and in Redis."""
+
+    @_abc_1.abstractmethod
+    def RenewLeases(
+        self,
+        request: _hicache_pb2.RenewLeasesRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_hicache_pb2.RenewLeasesResponse, _abc.Awaitable[_hicache_pb2.RenewLeasesResponse]]:
+        """Lets leases live on. Any replica takes the renewal of a lease that it gave."""
+
+    @_abc_1.abstractmethod
+    def ListNamespaces(
+        self,
+        request: _hicache_pb2.ListNamespacesRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_hicache_pb2.ListNamespacesResponse, _abc.Awaitable[_hicache_pb2.ListNamespacesResponse]]:
+        """Tells what is cached, a namespace each."""
+
+    @_abc_1.abstractmethod
+    def ListRuns(
+        self,
+        request: _hicache_pb2.ListRunsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_hicache_pb2.ListRunsResponse, _abc.Awaitable[_hicache_pb2.ListRunsResponse]]:
+        """Tells what is cached, a run of pages without a branch each."""
+
+    @_abc_1.abstractmethod
+    def Pin(
+        self,
+        request: _hicache_pb2.PinRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_hicache_pb2.PinResponse, _abc.Awaitable[_hicache_pb2.PinResponse]]:
+        """Keeps pages from eviction, until they are unpinned or the pin's time is over."""
+
+    @_abc_1.abstractmethod
+    def Unpin(
+        self,
+        request: _hicache_pb2.UnpinRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_hicache_pb2.UnpinResponse, _abc.Awaitable[_hicache_pb2.UnpinResponse]]:
+        """Ends pins."""
+
+    @_abc_1.abstractmethod
+    def Evict(
+        self,
+        request: _hicache_pb2.EvictRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_hicache_pb2.EvictResponse, _abc.Awaitable[_hicache_pb2.EvictResponse]]:
+        """Deletes chosen pages, in the index and in Redis. Leased and pinned ones stay."""
+
+    @_abc_1.abstractmethod
+    def SetQuota(
+        self,
+        request: _hicache_pb2.SetQuotaRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_hicache_pb2.SetQuotaResponse, _abc.Awaitable[_hicache_pb2.SetQuotaResponse]]:
+        """Bounds the bytes of a namespace."""
+
+    @_abc_1.abstractmethod
+    def Verify(
+        self,
+        request: _hicache_pb2.VerifyRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_hicache_pb2.VerifyResponse], _abc.AsyncIterator[_hicache_pb2.VerifyResponse]]:
+        """Reads pages back from Redis and checks them; damaged and missing ones are invalidated."""
+
+    @_abc_1.abstractmethod
+    def Export(
+        self,
+        request: _hicache_pb2.ExportRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_hicache_pb2.ExportResponse], _abc.AsyncIterator[_hicache_pb2.ExportResponse]]:
+        """Sends stored pages, parents before children."""
+
+    @_abc_1.abstractmethod
+    def Import(
+        self,
+        request_iterator: _MaybeAsyncIterator[_hicache_pb2.ImportRequest],
+        context: _ServicerContext,
+    ) -> _typing.Union[_hicache_pb2.ImportResponse, _abc.Awaitable[_hicache_pb2.ImportResponse]]:
+        """Takes what Export sent. Pages that are there already stay as they are."""
+
+    @_abc_1.abstractmethod
+    def Watch(
+        self,
+        request: _hicache_pb2.WatchRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_hicache_pb2.WatchResponse], _abc.AsyncIterator[_hicache_pb2.WatchResponse]]:
+        """Tells what happens to the cache, from now on, whichever replica did it."""
+
+    @_abc_1.abstractmethod
+    def GetAuditLog(
+        self,
+        request: _hicache_pb2.GetAuditLogRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_hicache_pb2.GetAuditLogResponse, _abc.Awaitable[_hicache_pb2.GetAuditLogResponse]]:
+        """Tells who changed the cache by hand, newest first."""
 
 def add_HiCacheServicer_to_server(servicer: HiCacheServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

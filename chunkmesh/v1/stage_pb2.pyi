@@ -278,10 +278,19 @@ class LoadDone(_message.Message):
     LOAD_ID_FIELD_NUMBER: _builtins.int
     NUM_PAGES_FIELD_NUMBER: _builtins.int
     BAD_DIGESTS_FIELD_NUMBER: _builtins.int
+    NUM_BYTES_FIELD_NUMBER: _builtins.int
+    TOOK_US_FIELD_NUMBER: _builtins.int
+    NUM_HOST_PAGES_FIELD_NUMBER: _builtins.int
     load_id: _builtins.int
     """Load.load_id."""
     num_pages: _builtins.int
     """Leading pages that are ready in staging."""
+    num_bytes: _builtins.int
+    """Bytes that were read, from wherever."""
+    took_us: _builtins.int
+    """Time from the Load's arrival to this message, in microseconds."""
+    num_host_pages: _builtins.int
+    """Of the ready pages, how many came from the worker's own host memory."""
     @_builtins.property
     def bad_digests(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
         """Digests found missing or damaged, to be invalidated."""
@@ -292,10 +301,13 @@ class LoadDone(_message.Message):
         load_id: _builtins.int = ...,
         num_pages: _builtins.int = ...,
         bad_digests: _abc.Iterable[_builtins.bytes] | None = ...,
+        num_bytes: _builtins.int = ...,
+        took_us: _builtins.int = ...,
+        num_host_pages: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bad_digests", b"bad_digests", "load_id", b"load_id", "num_pages", b"num_pages"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bad_digests", b"bad_digests", "load_id", b"load_id", "num_bytes", b"num_bytes", "num_host_pages", b"num_host_pages", "num_pages", b"num_pages", "took_us", b"took_us"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -754,8 +766,11 @@ class Load(_message.Message):
 
     LOAD_ID_FIELD_NUMBER: _builtins.int
     DIGESTS_FIELD_NUMBER: _builtins.int
+    TIMEOUT_MS_FIELD_NUMBER: _builtins.int
     load_id: _builtins.int
     """Unique on the route."""
+    timeout_ms: _builtins.int
+    """When to end it with what was read by then, in milliseconds from its arrival; 0 for never."""
     @_builtins.property
     def digests(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
         """Digests of consecutive pages, 32 bytes each."""
@@ -765,14 +780,37 @@ class Load(_message.Message):
         *,
         load_id: _builtins.int = ...,
         digests: _abc.Iterable[_builtins.bytes] | None = ...,
+        timeout_ms: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["digests", b"digests", "load_id", b"load_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["digests", b"digests", "load_id", b"load_id", "timeout_ms", b"timeout_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Load: _TypeAlias = Load  # noqa: Y015
+
+@_typing.final
+class EndLoad(_message.Message):
+    """End a load with what was read by now; LoadDone follows as ever."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LOAD_ID_FIELD_NUMBER: _builtins.int
+    load_id: _builtins.int
+    """Load.load_id."""
+    def __init__(
+        self,
+        *,
+        load_id: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["load_id", b"load_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___EndLoad: _TypeAlias = EndLoad  # noqa: Y015
 
 @_typing.final
 class CommitLoad(_message.Message):
@@ -953,6 +991,7 @@ class AttachResponse(_message.Message):
     STORE_FIELD_NUMBER: _builtins.int
     RELEASE_FIELD_NUMBER: _builtins.int
     COPY_PAGES_FIELD_NUMBER: _builtins.int
+    END_LOAD_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def join(self) -> Global___Join:
         """Become a stage of a new epoch."""
@@ -989,6 +1028,10 @@ class AttachResponse(_message.Message):
     def copy_pages(self) -> Global___CopyPages:
         """Copy pages inside the pool."""
 
+    @_builtins.property
+    def end_load(self) -> Global___EndLoad:
+        """End a load with what was read by now."""
+
     def __init__(
         self,
         *,
@@ -1001,12 +1044,13 @@ class AttachResponse(_message.Message):
         store: Global___Store | None = ...,
         release: Global___Release | None = ...,
         copy_pages: Global___CopyPages | None = ...,
+        end_load: Global___EndLoad | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["cancel_load", b"cancel_load", "commit_load", b"commit_load", "connect", b"connect", "copy_pages", b"copy_pages", "join", b"join", "load", b"load", "microbatch", b"microbatch", "order", b"order", "release", b"release", "store", b"store"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["cancel_load", b"cancel_load", "commit_load", b"commit_load", "connect", b"connect", "copy_pages", b"copy_pages", "end_load", b"end_load", "join", b"join", "load", b"load", "microbatch", b"microbatch", "order", b"order", "release", b"release", "store", b"store"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cancel_load", b"cancel_load", "commit_load", b"commit_load", "connect", b"connect", "copy_pages", b"copy_pages", "join", b"join", "load", b"load", "microbatch", b"microbatch", "order", b"order", "release", b"release", "store", b"store"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cancel_load", b"cancel_load", "commit_load", b"commit_load", "connect", b"connect", "copy_pages", b"copy_pages", "end_load", b"end_load", "join", b"join", "load", b"load", "microbatch", b"microbatch", "order", b"order", "release", b"release", "store", b"store"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_order: _TypeAlias = _typing.Literal["join", "connect", "microbatch", "load", "commit_load", "cancel_load", "store", "release", "copy_pages"]  # noqa: Y015
+    _WhichOneofReturnType_order: _TypeAlias = _typing.Literal["join", "connect", "microbatch", "load", "commit_load", "cancel_load", "store", "release", "copy_pages", "end_load"]  # noqa: Y015
     _WhichOneofArgType_order: _TypeAlias = _typing.Literal["order", b"order"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_order) -> _WhichOneofReturnType_order | None: ...
 
