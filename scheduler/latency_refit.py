@@ -1,8 +1,11 @@
 """Keeps a stage's latency true while it works, from the times in its acknowledgements. Pure.
 
-A running sum of normal equations that forgets, beside a fixed pull of each term by itself to the
-first fit: work that is always alike moves the terms that it consists of, all the same way, and
-leaves the others where they were. Memory and time of an observation do not grow.
+A running sum of normal equations that forgets, beside a fixed pull to the first fit. A machine that
+has other work to do, or cools badly, is slower at everything, so each term by itself is pulled to
+the first fit times one common ratio, which is fitted as well: work that is always alike says how
+fast the machine is, and no more. Were terms pulled to the first fit alone, those that the work
+depends on least would stay behind, and chunks would be cut as if a machine that is busy had cheaper
+microbatches. Memory and time of an observation do not grow.
 """
 
 from __future__ import annotations
@@ -13,13 +16,15 @@ import math
 import numpy as np
 
 from scheduler.latency_fit import mixed, terms_of, unmixed
-from scheduler.latency_model import StageLatency, Work
+from scheduler.latency_model import FloatArray, StageLatency, Work
 from scheduler.non_negative import solve_non_negative
 
 _KEPT = 0.99
 """Of the sums at each observation: the last 100 or so count."""
 _FIRST_FIT_OBSERVATIONS = 5
-"""So many observations the first fit is worth, for ever."""
+"""So many observations the first fit's terms are worth, to each other, for ever."""
+_FIRST_RATIO_OBSERVATIONS = 0.2
+"""And so many its size as a whole."""
 _LEAST_LIMIT = 0.3
 """Relative error that is never an outlier."""
 _LIMIT_SCALES = 4.0
@@ -52,10 +57,13 @@ class LatencyRefit:
         grown_N = np.array([_grown_ms(first, work) for work in self._works])
         rows_NK = rows_NK[grown_N > 0] / grown_N[grown_N > 0, None]
         share = _FIRST_FIT_OBSERVATIONS / max(len(rows_NK), 1)
-        self._first_gram_KK = np.diag(share * (rows_NK * rows_NK).sum(axis=0))
-        self._first_moment_K = self._first_gram_KK @ terms_of(first)
-        self._gram_KK = np.zeros_like(self._first_gram_KK)
-        self._moment_K = np.zeros_like(self._first_moment_K)
+        pull_K = share * (rows_NK * rows_NK).sum(axis=0)
+        self._first_gram_RR = _pull_to_multiple(pull_K, terms_of(first))
+        self._first_moment_R = np.zeros(len(pull_K) + 1)
+        self._first_gram_RR[-1, -1] += _FIRST_RATIO_OBSERVATIONS
+        self._first_moment_R[-1] = _FIRST_RATIO_OBSERVATIONS
+        self._gram_KK = np.zeros((len(pull_K), len(pull_K)))
+        self._moment_K = np.zeros(len(pull_K))
         self._square = 0.0
         self._scale = _LEAST_LIMIT / _LIMIT_SCALES
         """Running mean of the relative error."""
@@ -94,9 +102,10 @@ class LatencyRefit:
             return None
         self._num_new = 0
         self._last_s = now_s
-        terms_K = solve_non_negative(
-            self._gram_KK + self._first_gram_KK, self._moment_K + self._first_moment_K
-        )
+        gram_RR, moment_R = self._first_gram_RR.copy(), self._first_moment_R.copy()
+        gram_RR[:-1, :-1] += self._gram_KK
+        moment_R[:-1] += self._moment_K
+        terms_K = solve_non_negative(gram_RR, moment_R)[:-1]
         fitted = mixed(terms_K, floor_ms=self._floor_ms).with_overhead(self.latency.edge_ms)
         if not self._error(fitted) < _MIN_GAIN * self._error(self.latency):
             fitted = dataclasses.replace(self.latency, floor_ms=self._floor_ms)
@@ -129,6 +138,14 @@ class LatencyRefit:
             for work in self._works
             if self.latency.microbatch_ms(work) > 0
         )
+
+
+def _pull_to_multiple(pull_K: FloatArray, terms_K: FloatArray) -> FloatArray:
+    """Return the gram of sum pull * (x - ratio * term)**2; the unknowns R are x and the ratio."""
+    along_K = -pull_K * terms_K
+    gram_RR = np.diag([*pull_K, -(along_K @ terms_K)])
+    gram_RR[:-1, -1] = gram_RR[-1, :-1] = along_K
+    return gram_RR
 
 
 def _range_of(max_chunk_tokens: int, max_prefix_tokens: int, max_rows: int) -> tuple[Work, ...]:
