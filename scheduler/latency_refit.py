@@ -33,6 +33,10 @@ _FLOOR_STEP = 0.05
 _FLOOR_MARGIN = 1.1
 _DEEP = 0.5
 """Work that should take less than this ratio of the floor tells about the floor alone."""
+_FEW_ROWS = 4
+"""Fewer decode rows by themselves may take another path than chunks do, which no sum of terms
+describes (profiles leave them out as well): above the floor they tell nothing about the terms, or a
+chat would make what each chunk pays look cheap."""
 _MIN_OBSERVATIONS = 16
 _MIN_INTERVAL_S = 5.0
 _MIN_CHANGE = 0.05
@@ -71,15 +75,19 @@ class LatencyRefit:
         self._last_s = -math.inf
 
     def observe(self, work: Work, ms: float) -> None:
-        """Note a microbatch; what cannot be a time is dropped."""
+        """Note a microbatch; drop what cannot be a time and what the terms do not describe."""
         above_ms = ms - self.latency.edge_ms
-        if not (math.isfinite(above_ms) and above_ms > 0) or self._is_outlier(work, above_ms):
+        if not (math.isfinite(above_ms) and above_ms > 0):
             return
-        self._num_new += 1
         grown_ms = _grown_ms(self.latency, work)
         is_deep = grown_ms < self._floor_ms * _DEEP
         is_near = grown_ms < self._floor_ms and above_ms < self._floor_ms * _FLOOR_MARGIN
-        if is_deep or is_near:
+        is_at_floor = is_deep or is_near
+        is_few_rows = not work.new_tokens and work.num_rows < _FEW_ROWS
+        if (is_few_rows and not is_at_floor) or self._is_outlier(work, above_ms):
+            return
+        self._num_new += 1
+        if is_at_floor:
             self._floor_ms += _FLOOR_STEP * (above_ms - self._floor_ms)
             self._add(work, grown_ms, above_ms)
         else:

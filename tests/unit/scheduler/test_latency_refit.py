@@ -113,33 +113,51 @@ def test_work_that_is_always_alike(ratio: float, work: Work) -> None:
         assert error < first_error + 0.05
 
 
+_CPU = StageLatency(
+    fixed_ms=33.8,
+    ms_per_prefix_token=0.0102,
+    ms_per_token=1.529,
+    ms_per_pair=2.77e-4,
+    ms_per_row=2.17,
+)
+"""Half of SmolLM2-135M on a CPU core, where a chunk has no floor."""
+
+
+def _planned_work(rng: np.random.Generator) -> Work:
+    """Return a chunk of one of the few sizes that are planned."""
+    start = 192 * int(rng.integers(0, 16))
+    return Work.of_chunk(start, start + int(rng.choice([128, 192, 256])))
+
+
 @pytest.mark.parametrize("ratio", [0.4, 1.8, 3.0])
 def test_a_slower_machine_is_slower_at_all(ratio: float) -> None:
     """Chunks of a few sizes, as are planned, must not make what each chunk pays look cheaper.
 
-    Terms of a stage of SmolLM2-135M on a CPU core; borders depend on the ratios of its terms.
+    The borders that are best depend on the ratios of the terms.
     """
-    first = StageLatency(
-        fixed_ms=33.8, ms_per_prefix_token=0.0102, ms_per_token=1.529, ms_per_pair=2.77e-4
-    )
-    refit = LatencyRefit(first, max_chunk_tokens=256, max_prefix_tokens=16384, max_rows=256)
+    refit = LatencyRefit(_CPU, max_chunk_tokens=256, max_prefix_tokens=16384, max_rows=256)
     true = StageLatency(
         fixed_ms=33.8 * ratio,
         ms_per_prefix_token=0.0102 * ratio,
         ms_per_token=1.529 * ratio,
         ms_per_pair=2.77e-4 * ratio,
     )
-
-    def next_work(rng: np.random.Generator) -> Work:
-        start = 192 * int(rng.integers(0, 16))
-        return Work.of_chunk(start, start + int(rng.choice([128, 192, 256])))
-
-    _watch(refit, true, next_work)
+    _watch(refit, true, _planned_work)
     fitted = refit.latency
     assert pytest.approx(true.fixed_ms, rel=0.2) == fitted.fixed_ms
     for tokens in (64, 128, 256, 512):
         work = Work.of_chunk(2048, 2048 + tokens)
         assert pytest.approx(true.microbatch_ms(work), rel=0.06) == fitted.microbatch_ms(work)
+
+
+def test_a_chat_does_not_make_chunks_look_cheap() -> None:
+    """One row by itself takes a path of its own, faster than what each chunk pays."""
+    refit = LatencyRefit(_CPU, max_chunk_tokens=256, max_prefix_tokens=16384, max_rows=256)
+    for now_s in range(50):
+        refit.observe(Work.of_rows([130]), 22.0)
+        assert refit.refitted(float(now_s)) is None
+    _watch(refit, _CPU, _planned_work)
+    assert pytest.approx(_CPU.fixed_ms, rel=0.05) == refit.latency.fixed_ms
 
 
 def test_floor_is_followed_by_itself() -> None:
