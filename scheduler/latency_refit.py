@@ -91,11 +91,13 @@ class LatencyRefit:
             self._floor_ms += _FLOOR_STEP * (above_ms - self._floor_ms)
             self._add(work, grown_ms, above_ms)
         else:
-            self._add(work, above_ms, above_ms)
+            self._add(work, above_ms, grown_ms or above_ms)
 
     def _add(self, work: Work, grown_ms: float, size_ms: float) -> None:
         """Count what grows with the work as grown_ms, errors being relative to size_ms.
 
+        That is what was expected: relative to what was measured, quick microbatches would count
+        more than slow ones, and a busy machine would look faster than its mean.
         At the floor nothing is known about it and the prediction counts, else those that noise
         lifts above the floor would have the only say.
         """

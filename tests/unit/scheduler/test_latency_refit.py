@@ -150,6 +150,22 @@ def test_a_slower_machine_is_slower_at_all(ratio: float) -> None:
         assert pytest.approx(true.microbatch_ms(work), rel=0.06) == fitted.microbatch_ms(work)
 
 
+def test_noise_does_not_make_a_machine_look_fast() -> None:
+    """A prompt takes the sum of its chunks' times, so it is their mean that must be met."""
+    refit = LatencyRefit(_CPU, max_chunk_tokens=256, max_prefix_tokens=16384, max_rows=256)
+    rng = np.random.default_rng(5)
+    predicted_ms = measured_ms = 0.0
+    for now_s in range(1000):
+        work = _planned_work(rng)
+        ms = 2 * _CPU.microbatch_ms(work) * float(rng.gamma(8.0, 1 / 8))
+        refit.observe(work, ms)
+        refit.refitted(float(now_s))
+        if now_s >= 100:
+            predicted_ms += refit.latency.microbatch_ms(work)
+            measured_ms += ms
+    assert pytest.approx(measured_ms, rel=0.06) == predicted_ms
+
+
 def test_a_chat_does_not_make_chunks_look_cheap() -> None:
     """One row by itself takes a path of its own, faster than what each chunk pays."""
     refit = LatencyRefit(_CPU, max_chunk_tokens=256, max_prefix_tokens=16384, max_rows=256)
