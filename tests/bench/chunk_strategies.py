@@ -15,6 +15,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from chunkmesh.address import HostPort
+from chunkmesh.cli.generation_client import GenerationClient
 from chunkmesh.cli.local_mesh import LocalMesh
 from chunkmesh.cli.mesh_options import MeshOptions
 from tests.bench.measure import Sample, cell, interleave, pair_ratios, table
@@ -63,7 +65,10 @@ def _meshes(model_path: Path) -> Iterator[dict[str, LocalMesh]]:
                 scheduler_flags=(f"--chunk-strategy={choice.strategy}",),
                 worker_flags=(f"--profile-dir={folder}",),
             )
-            meshes[str(choice)] = stack.enter_context(LocalMesh(options))
+            mesh = meshes[str(choice)] = stack.enter_context(LocalMesh(options))
+            with GenerationClient(HostPort.parse(mesh.scheduler_address)) as client:
+                info = client.server_info()
+            assert info.chunk_strategy == choice.strategy, info.chunk_strategy_reason
         for mesh in meshes.values():
             complete(mesh, new_prompt(_WARM_UP_TOKENS), 8)
         yield meshes

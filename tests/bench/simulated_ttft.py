@@ -52,6 +52,7 @@ class Known:
     @classmethod
     def of(cls, info: pb.GetServerInfoResponse) -> Known:
         """Read what GetServerInfo tells; what it does not is what settings have by default."""
+        assert not info.chunk_strategy_reason, info.chunk_strategy_reason
         names = [field.name for field in dataclasses.fields(StageLatency)]
         stages = [{name: getattr(fit.terms, name) for name in names} for fit in info.fits]
         trips_s = [each.outbound.rtt_us / 1e6 for each in info.workers if each.HasField("outbound")]
