@@ -44,7 +44,8 @@ def next_parts(
     most = len(prefilling) if max_requests is None else max_requests - len(rows)
     if not prefilling or most <= 0:
         return tuple(rows)
-    return (*rows, *budget.fill(prefilling, beside=work_of(rows), most=most))
+    chunks = budget.fill(prefilling, beside=work_of(rows), most=most, is_awaited=groups.has_members)
+    return (*rows, *chunks)
 
 
 def describe(

@@ -25,13 +25,16 @@ class Budget(Protocol):
         """Take note of a prefill that begins."""
         ...
 
-    def fill(self, prefilling: Sequence[Request], *, beside: Work, most: int) -> list[Part]:
+    def fill(
+        self, prefilling: Sequence[Request], *, beside: Work, most: int, is_awaited: bool
+    ) -> list[Part]:
         """Take the chunks of the next microbatch and count them as sent.
 
         Args:
             prefilling: all outputs with chunks to send, at least one.
             beside: what the microbatch holds already.
             most: chunks to take at most, >= 1.
+            is_awaited: whether anybody decodes, in this microbatch or not.
         """
         ...
 
@@ -60,7 +63,14 @@ class TokenBudget:
         prefill.want((prefill.start, *self._strategy.cut(prefill.start, prefill.end)))
         prefill.began_at = self._clock
 
-    def fill(self, prefilling: Sequence[Request], *, beside: Work, most: int) -> list[Part]:  # noqa: ARG002 - rows are no tokens of prefill
+    def fill(
+        self,
+        prefilling: Sequence[Request],
+        *,
+        beside: Work,  # noqa: ARG002 - rows are no tokens of prefill
+        most: int,
+        is_awaited: bool,  # noqa: ARG002 - nor does a number of tokens depend on who waits
+    ) -> list[Part]:
         """Take chunks as long as they fit; the first is taken whatever its size.
 
         A strategy's long chunk could wait for ever otherwise.

@@ -37,6 +37,11 @@ class DecodeGroups:
         self._groups = [_Group() for _ in range(num_groups)]
         self._num_steps = 0
 
+    @property
+    def has_members(self) -> bool:
+        """Whether anybody decodes."""
+        return any(group.members for group in self._groups)
+
     def add(self, request: Request) -> None:
         """Let a request with a first token join a smallest group, best one not in flight."""
         group = min(self._groups, key=lambda group: (len(group.members), len(group.in_flight)))

@@ -39,7 +39,8 @@ class EngineConfig:
     dynamic_smooth_factor: float = 0.75
     """In [0, 1]; of dynamic chunks."""
     max_chunk_ms: float | None = None
-    """Longest microbatch with a chunk that optimal plans, > 0; None means no limit."""
+    """Longest microbatch with a chunk that optimal plans while others decode or prefill, > 0; None
+    means no limit."""
     context_tokens: int | None = None
     """Longest prompt and output together, >= 1, which dynamic chunks look at; None means none."""
 

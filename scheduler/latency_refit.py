@@ -1,8 +1,11 @@
 """Keeps a stage's latency true while it works, from the times in its acknowledgements. Pure.
 
-A running sum of normal equations that forgets, beside a fixed pull of each term by itself to the
-first fit: work that is always alike moves the terms that it consists of, all the same way, and
-leaves the others where they were. Memory and time of an observation do not grow.
+A running sum of normal equations that forgets, beside a fixed pull to the first fit. A machine that
+has other work to do, or cools badly, is slower at everything, so each term by itself is pulled to
+the first fit times one common ratio, which is fitted as well: work that is always alike says how
+fast the machine is, and no more. Were terms pulled to the first fit alone, those that the work
+depends on least would stay behind, and chunks would be cut as if a machine that is busy had cheaper
+microbatches. Memory and time of an observation do not grow.
 """
 
 from __future__ import annotations
@@ -13,13 +16,15 @@ import math
 import numpy as np
 
 from scheduler.latency_fit import mixed, terms_of, unmixed
-from scheduler.latency_model import StageLatency, Work
+from scheduler.latency_model import FloatArray, StageLatency, Work
 from scheduler.non_negative import solve_non_negative
 
 _KEPT = 0.99
 """Of the sums at each observation: the last 100 or so count."""
 _FIRST_FIT_OBSERVATIONS = 5
-"""So many observations the first fit is worth, for ever."""
+"""So many observations the first fit's terms are worth, to each other, for ever."""
+_FIRST_RATIO_OBSERVATIONS = 0.2
+"""And so many its size as a whole."""
 _LEAST_LIMIT = 0.3
 """Relative error that is never an outlier."""
 _LIMIT_SCALES = 4.0
@@ -28,6 +33,10 @@ _FLOOR_STEP = 0.05
 _FLOOR_MARGIN = 1.1
 _DEEP = 0.5
 """Work that should take less than this ratio of the floor tells about the floor alone."""
+_FEW_ROWS = 4
+"""Fewer decode rows by themselves may take another path than chunks do, which no sum of terms
+describes (profiles leave them out as well): above the floor they tell nothing about the terms, or a
+chat would make what each chunk pays look cheap."""
 _MIN_OBSERVATIONS = 16
 _MIN_INTERVAL_S = 5.0
 _MIN_CHANGE = 0.05
@@ -52,10 +61,13 @@ class LatencyRefit:
         grown_N = np.array([_grown_ms(first, work) for work in self._works])
         rows_NK = rows_NK[grown_N > 0] / grown_N[grown_N > 0, None]
         share = _FIRST_FIT_OBSERVATIONS / max(len(rows_NK), 1)
-        self._first_gram_KK = np.diag(share * (rows_NK * rows_NK).sum(axis=0))
-        self._first_moment_K = self._first_gram_KK @ terms_of(first)
-        self._gram_KK = np.zeros_like(self._first_gram_KK)
-        self._moment_K = np.zeros_like(self._first_moment_K)
+        pull_K = share * (rows_NK * rows_NK).sum(axis=0)
+        self._first_gram_RR = _pull_to_multiple(pull_K, terms_of(first))
+        self._first_moment_R = np.zeros(len(pull_K) + 1)
+        self._first_gram_RR[-1, -1] += _FIRST_RATIO_OBSERVATIONS
+        self._first_moment_R[-1] = _FIRST_RATIO_OBSERVATIONS
+        self._gram_KK = np.zeros((len(pull_K), len(pull_K)))
+        self._moment_K = np.zeros(len(pull_K))
         self._square = 0.0
         self._scale = _LEAST_LIMIT / _LIMIT_SCALES
         """Running mean of the relative error."""
@@ -63,23 +75,29 @@ class LatencyRefit:
         self._last_s = -math.inf
 
     def observe(self, work: Work, ms: float) -> None:
-        """Note a microbatch; what cannot be a time is dropped."""
+        """Note a microbatch; drop what cannot be a time and what the terms do not describe."""
         above_ms = ms - self.latency.edge_ms
-        if not (math.isfinite(above_ms) and above_ms > 0) or self._is_outlier(work, above_ms):
+        if not (math.isfinite(above_ms) and above_ms > 0):
             return
-        self._num_new += 1
         grown_ms = _grown_ms(self.latency, work)
         is_deep = grown_ms < self._floor_ms * _DEEP
         is_near = grown_ms < self._floor_ms and above_ms < self._floor_ms * _FLOOR_MARGIN
-        if is_deep or is_near:
+        is_at_floor = is_deep or is_near
+        is_few_rows = not work.new_tokens and work.num_rows < _FEW_ROWS
+        if (is_few_rows and not is_at_floor) or self._is_outlier(work, above_ms):
+            return
+        self._num_new += 1
+        if is_at_floor:
             self._floor_ms += _FLOOR_STEP * (above_ms - self._floor_ms)
             self._add(work, grown_ms, above_ms)
         else:
-            self._add(work, above_ms, above_ms)
+            self._add(work, above_ms, grown_ms or above_ms)
 
     def _add(self, work: Work, grown_ms: float, size_ms: float) -> None:
         """Count what grows with the work as grown_ms, errors being relative to size_ms.
 
+        That is what was expected: relative to what was measured, quick microbatches would count
+        more than slow ones, and a busy machine would look faster than its mean.
         At the floor nothing is known about it and the prediction counts, else those that noise
         lifts above the floor would have the only say.
         """
@@ -94,9 +112,10 @@ class LatencyRefit:
             return None
         self._num_new = 0
         self._last_s = now_s
-        terms_K = solve_non_negative(
-            self._gram_KK + self._first_gram_KK, self._moment_K + self._first_moment_K
-        )
+        gram_RR, moment_R = self._first_gram_RR.copy(), self._first_moment_R.copy()
+        gram_RR[:-1, :-1] += self._gram_KK
+        moment_R[:-1] += self._moment_K
+        terms_K = solve_non_negative(gram_RR, moment_R)[:-1]
         fitted = mixed(terms_K, floor_ms=self._floor_ms).with_overhead(self.latency.edge_ms)
         if not self._error(fitted) < _MIN_GAIN * self._error(self.latency):
             fitted = dataclasses.replace(self.latency, floor_ms=self._floor_ms)
@@ -129,6 +148,14 @@ class LatencyRefit:
             for work in self._works
             if self.latency.microbatch_ms(work) > 0
         )
+
+
+def _pull_to_multiple(pull_K: FloatArray, terms_K: FloatArray) -> FloatArray:
+    """Return the gram of sum pull * (x - ratio * term)**2; the unknowns R are x and the ratio."""
+    along_K = -pull_K * terms_K
+    gram_RR = np.diag([*pull_K, -(along_K @ terms_K)])
+    gram_RR[:-1, -1] = gram_RR[-1, :-1] = along_K
+    return gram_RR
 
 
 def _range_of(max_chunk_tokens: int, max_prefix_tokens: int, max_rows: int) -> tuple[Work, ...]:

@@ -51,8 +51,8 @@ class SchedulerSettings(Settings):
     dynamic_chunking_smooth_factor: Annotated[float, Field(ge=0, le=1)] = 0.75
     """How far dynamic chunks follow the model away from --chunked-prefill-size, from 0 to 1."""
     max_chunk_ms: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 500.0
-    """Longest that optimal lets a microbatch with a chunk take on a stage, in ms: those who decode
-    wait for it on every stage. 0 means no limit."""
+    """Longest that optimal lets a microbatch with a chunk take on a stage, in ms, while others wait
+    for it: those who decode, and other prompts. 0 means no limit."""
     pp_max_micro_batch_size: Annotated[int, Field(ge=1)] | None = None
     """Most requests in one microbatch; no limit if not given."""
     pp_async_batch_depth: Annotated[int, Field(ge=-64, le=64)] = 0

@@ -5,6 +5,8 @@ done soonest. Of a second of work or more it is searched for, with the borders o
 prompts (chunk_optimal.py), as often as a second of work has come to it and an eighth of all: a
 search may take 50 ms. Of less, and in between, it is what equal chunks would need. Microbatches are
 then filled up to the slot, so that decode rows and short prompts shorten a long prompt's chunk.
+The limit of a chunk's time is for those who wait for it: others that decode or prefill. A prompt
+that is alone is cut as suits it, or on a slow machine it would pay for short chunks to no end.
 """
 
 from __future__ import annotations
@@ -30,6 +32,8 @@ _SEARCHED_SHARE = 0.125
 """And this share of all that is left."""
 _MAX_RANGES = 8
 """So many of the longest prompts a search looks at."""
+_FAR_SHARE = 0.5
+"""Of the limit: a slot that is shorter would be the same without it."""
 _ROWS_FACTOR = 2.0
 _PIECE_SHARE = 0.25
 """A long prompt gets no less than this of a slot behind others: a mere piece is not worth it."""
@@ -44,6 +48,8 @@ class SlotBudget:
         self._owed: Request | None = None
         self._clock_ms = 0.0
         """Time of all microbatches with prefill so far, by the model."""
+        self._limit_ms = strategy.max_chunk_ms
+        """Of the slot while others wait."""
         self._plan_with(strategy)
 
     @property
@@ -55,8 +61,11 @@ class SlotBudget:
         """Let it wait; it is cut when the next microbatch is filled."""
         prefill.began_at = self._clock_ms
 
-    def fill(self, prefilling: Sequence[Request], *, beside: Work, most: int) -> list[Part]:
+    def fill(
+        self, prefilling: Sequence[Request], *, beside: Work, most: int, is_awaited: bool
+    ) -> list[Part]:
         """Take chunks as long as there is time; the first is at least one aligned cell."""
+        self._limit(self._limit_ms if is_awaited or len(prefilling) > 1 else None)
         candidates = [self._candidate(request) for request in prefilling]
         beside_ms = self._reach.beside_ms(beside)
         self._plan(candidates, beside_ms)
@@ -113,6 +122,17 @@ class SlotBudget:
         self._total_ms = 0.0
         """What was left when the last microbatch was filled."""
         self._slot_ms = 0.0
+
+    def _limit(self, limit_ms: float | None) -> None:
+        """Take another limit of the slot; plan anew where it may make a difference."""
+        if limit_ms == self._strategy.max_chunk_ms or self._limit_ms is None:
+            return
+        strategy = dataclasses.replace(self._strategy, max_chunk_ms=limit_ms)
+        share = _FAR_SHARE if limit_ms is None else 1.0
+        if self._slot_ms > share * self._limit_ms:
+            self._plan_with(strategy)
+        else:
+            self._strategy = strategy
 
     def _candidate(self, request: Request) -> Candidate:
         """Count in time on the slowest stage."""

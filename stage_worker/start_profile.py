@@ -1,8 +1,13 @@
-"""A worker's profile at its start: kept on disk from an earlier one, or measured now."""
+"""A worker's profile at its start: kept on disk from an earlier one, or measured now.
+
+A machine that is busy is slow, evenly enough to be believed. So a start that finds a kept profile
+has a short look whether the machine is much faster than that by now.
+"""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -29,6 +34,11 @@ _MAX_KEPT_SPREAD = 0.5
 and the next start may find a quieter machine."""
 _MIN_KEPT_WORKS = 8
 """A profile of fewer different microbatches is not kept either: the machine was too busy."""
+_NUM_LOOKS = 3
+"""Short microbatches that are run at a start to see whether a kept profile still holds."""
+_OUTDATED = 0.7
+"""If they take less than this of what was kept, the machine was busy when it was measured. Slower
+ones say nothing: the machine may be busy now."""
 _ALMOST = 0.99
 """Most progress that is told before the end."""
 
@@ -46,7 +56,10 @@ class StartProfile(Protocol):
 
 
 class KeptProfile:
-    """Implements StartProfile: reads the file of an earlier start, else measures and writes it."""
+    """Implements StartProfile: reads the file of an earlier start, else measures and writes it.
+
+    Also if what was kept turns out to be of a busy machine.
+    """
 
     def __init__(self, limits: ProfileLimits, *, folder: Path, device: str, threads: int) -> None:
         """Prepare; threads are those that compute on the CPU.
@@ -84,7 +97,7 @@ class KeptProfile:
             stage.description, self._limits, runtime=runtime, threads=self._threads
         )
         points, source = read_profile(self._folder, subject), "disk"
-        if points is None:
+        if points is None or self._is_outdated(stage, points):
             points, source = self._measured(stage, subject), "measured"
         seconds = round(time.monotonic() - begun_s, 2)
         _log.info("stage profiled", points=len(points), seconds=seconds, source=source)
@@ -94,6 +107,26 @@ class KeptProfile:
     def cancel(self) -> None:
         """Let measure return soon; what it has by then is not kept."""
         self._profiler.cancel()
+
+    def _is_outdated(self, stage: Stage, points: Sequence[ProfilePoint]) -> bool:
+        """Look whether the shortest chunk runs much faster than was kept."""
+        chunks = [point for point in points if not point.shape.num_rows]
+        if not chunks:
+            return False
+        shape = min(
+            (point.shape for point in chunks),
+            key=lambda shape: (shape.prefix_tokens, shape.chunk_tokens),
+        )
+        kept_us = min(point.compute_us for point in chunks if point.shape == shape)
+        now_us = self._profiler.fastest_us(stage, shape, num_runs=_NUM_LOOKS)
+        if now_us >= _OUTDATED * kept_us:
+            return False
+        _log.warning(
+            "kept profile is of a slower machine and measured anew",
+            kept_ms=round(kept_us / 1000, 2),
+            now_ms=round(now_us / 1000, 2),
+        )
+        return True
 
     def _measured(self, stage: Stage, subject: ProfileSubject) -> tuple[ProfilePoint, ...]:
         points = self._profiler.measure(stage)

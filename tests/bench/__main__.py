@@ -11,13 +11,21 @@ from collections.abc import Callable
 from pathlib import Path
 
 from chunkmesh.demo_model import ensure_demo_model
-from tests.bench import against_transformers, machine, pipeline
+from tests.bench import (
+    against_transformers,
+    chunk_strategies,
+    machine,
+    pipeline,
+    simulated_ttft,
+)
 
 _BENCHES: dict[str, Callable[..., str]] = {
     "prefill": pipeline.prefill,
     "decode": pipeline.decode,
     "overhead": pipeline.overhead,
     "transformers": against_transformers.compare,
+    "simulated": simulated_ttft.compare,
+    "strategies": chunk_strategies.compare,
 }
 
 

@@ -26,13 +26,22 @@ NOISY = 0.15
 
 def describe() -> str:
     """Return cores, processor, Python and commit, for a table's caption."""
-    commit = subprocess.run(
+    return f"{hardware()}, commit {commit()}"
+
+
+def commit() -> str:
+    """Return the short name of the commit that is checked out."""
+    return subprocess.run(
         ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
     ).stdout.strip()
+
+
+def hardware() -> str:
+    """Return cores, processor and Python."""
     lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     models = [line.split(":")[1].strip() for line in lines if line.startswith("model name")]
     model = models[0] if models else platform.processor()
-    return f"{os.cpu_count()} cores, {model}, Python {platform.python_version()}, commit {commit}"
+    return f"{os.cpu_count()} cores, {model}, Python {platform.python_version()}"
 
 
 def calibrate() -> str:

@@ -113,6 +113,69 @@ def test_work_that_is_always_alike(ratio: float, work: Work) -> None:
         assert error < first_error + 0.05
 
 
+_CPU = StageLatency(
+    fixed_ms=33.8,
+    ms_per_prefix_token=0.0102,
+    ms_per_token=1.529,
+    ms_per_pair=2.77e-4,
+    ms_per_row=2.17,
+)
+"""Half of SmolLM2-135M on a CPU core, where a chunk has no floor."""
+
+
+def _planned_work(rng: np.random.Generator) -> Work:
+    """Return a chunk of one of the few sizes that are planned."""
+    start = 192 * int(rng.integers(0, 16))
+    return Work.of_chunk(start, start + int(rng.choice([128, 192, 256])))
+
+
+@pytest.mark.parametrize("ratio", [0.4, 1.8, 3.0])
+def test_a_slower_machine_is_slower_at_all(ratio: float) -> None:
+    """Chunks of a few sizes, as are planned, must not make what each chunk pays look cheaper.
+
+    The borders that are best depend on the ratios of the terms.
+    """
+    refit = LatencyRefit(_CPU, max_chunk_tokens=256, max_prefix_tokens=16384, max_rows=256)
+    true = StageLatency(
+        fixed_ms=33.8 * ratio,
+        ms_per_prefix_token=0.0102 * ratio,
+        ms_per_token=1.529 * ratio,
+        ms_per_pair=2.77e-4 * ratio,
+    )
+    _watch(refit, true, _planned_work)
+    fitted = refit.latency
+    assert pytest.approx(true.fixed_ms, rel=0.2) == fitted.fixed_ms
+    for tokens in (64, 128, 256, 512):
+        work = Work.of_chunk(2048, 2048 + tokens)
+        assert pytest.approx(true.microbatch_ms(work), rel=0.06) == fitted.microbatch_ms(work)
+
+
+def test_noise_does_not_make_a_machine_look_fast() -> None:
+    """A prompt takes the sum of its chunks' times, so it is their mean that must be met."""
+    refit = LatencyRefit(_CPU, max_chunk_tokens=256, max_prefix_tokens=16384, max_rows=256)
+    rng = np.random.default_rng(5)
+    predicted_ms = measured_ms = 0.0
+    for now_s in range(1000):
+        work = _planned_work(rng)
+        ms = 2 * _CPU.microbatch_ms(work) * float(rng.gamma(8.0, 1 / 8))
+        refit.observe(work, ms)
+        refit.refitted(float(now_s))
+        if now_s >= 100:
+            predicted_ms += refit.latency.microbatch_ms(work)
+            measured_ms += ms
+    assert pytest.approx(measured_ms, rel=0.06) == predicted_ms
+
+
+def test_a_chat_does_not_make_chunks_look_cheap() -> None:
+    """One row by itself takes a path of its own, faster than what each chunk pays."""
+    refit = LatencyRefit(_CPU, max_chunk_tokens=256, max_prefix_tokens=16384, max_rows=256)
+    for now_s in range(50):
+        refit.observe(Work.of_rows([130]), 22.0)
+        assert refit.refitted(float(now_s)) is None
+    _watch(refit, _CPU, _planned_work)
+    assert pytest.approx(_CPU.fixed_ms, rel=0.05) == refit.latency.fixed_ms
+
+
 def test_floor_is_followed_by_itself() -> None:
     """Launching became faster: small work says so, and nothing about large work."""
     refit = _refit()

@@ -45,10 +45,14 @@ def _request(budget: SlotBudget, arrival: int, prompt: int, *, start: int = 0) -
     )
 
 
-def _fill(budget: SlotBudget, requests: list[Request], *, num_rows: int = 0) -> list[Part]:
+def _fill(
+    budget: SlotBudget, requests: list[Request], *, num_rows: int = 0, is_awaited: bool = False
+) -> list[Part]:
     """Fill a microbatch with those that have chunks left; none if nobody has."""
     left = [request for request in requests if not request.prefill.is_sent]
-    return budget.fill(left, beside=_rows(num_rows), most=99) if left else []
+    if not left:
+        return []
+    return budget.fill(left, beside=_rows(num_rows), most=99, is_awaited=is_awaited or num_rows > 0)
 
 
 def _rows(num_rows: int) -> Work:
@@ -56,10 +60,12 @@ def _rows(num_rows: int) -> Work:
     return Work.of_rows([100] * num_rows)
 
 
-def _drain(budget: SlotBudget, requests: list[Request], *, num_rows: int = 0) -> list[list[Part]]:
+def _drain(
+    budget: SlotBudget, requests: list[Request], *, num_rows: int = 0, is_awaited: bool = False
+) -> list[list[Part]]:
     """Fill microbatches until nothing is left."""
     filled = []
-    while parts := _fill(budget, requests, num_rows=num_rows):
+    while parts := _fill(budget, requests, num_rows=num_rows, is_awaited=is_awaited):
         filled.append(parts)
     return filled
 
@@ -141,11 +147,40 @@ def test_many_short_prompts_share_what_each_microbatch_pays() -> None:
     assert 5 <= len(filled) <= 20
 
 
+def _longest_ms(filled: list[list[Part]]) -> float:
+    """Return the time of the longest microbatch."""
+    return max(_LATENCY.microbatch_ms(work_of(parts)) for parts in filled)
+
+
 def test_cap_of_a_chunks_time_holds() -> None:
-    """Those who decode wait for it."""
+    """Those who decode wait for it, also where their rows are in other microbatches."""
     budget = _budget(max_chunk_ms=4.0)
-    filled = _drain(budget, [_request(budget, 0, 100_000), _request(budget, 1, 3000)])
-    assert max(_LATENCY.microbatch_ms(work_of(parts)) for parts in filled) <= 4.0
+    requests = [_request(budget, 0, 100_000), _request(budget, 1, 3000)]
+    assert _longest_ms(_drain(budget, requests, is_awaited=True)) <= 4.0
+
+
+def test_nobody_pays_for_a_cap_that_nobody_needs() -> None:
+    """A prompt that is alone, and waited for by none who decodes, is cut as if there were no cap.
+
+    On a slow machine the cap would hold a few cells, and each chunk pays anew.
+    """
+    capped, free = _budget(max_chunk_ms=4.0), _budget()
+    alone = [_drain(budget, [_request(budget, 0, 100_000)]) for budget in (capped, free)]
+    ends = [[part.end for (part,) in filled] for filled in alone]
+    assert ends[1] == ends[0]
+    assert _longest_ms(alone[0]) > 2 * 4.0
+
+
+def test_cap_holds_as_soon_as_somebody_waits() -> None:
+    """Whoever comes to decode or prefill beside a long prompt; once they are gone it is free."""
+    budget = _budget(max_chunk_ms=4.0)
+    long, short = _request(budget, 0, 100_000), _request(budget, 1, 3000)
+    alone = _fill(budget, [long])
+    awaited = _fill(budget, [long], is_awaited=True)
+    beside = _fill(budget, [long, short])
+    again = _fill(budget, [long])
+    assert _longest_ms([awaited, beside]) <= 4.0 < _longest_ms([alone])
+    assert _longest_ms([again]) == pytest.approx(_longest_ms([alone]), rel=0.15)
 
 
 def test_one_stage_fills_its_buffers() -> None:

@@ -30,13 +30,14 @@ def _started(folder: Path, time_ms: Callable[[Work], float]) -> tuple[TimedStage
 
 
 def test_the_second_start_is_ready_at_once(tmp_path: Path) -> None:
-    """Nothing may run then; one log line a start says where the points are from."""
+    """Three short microbatches run; one log line a start says where the points are from."""
     with capture_logs() as logs:
         stage, profile = _started(tmp_path, _steady_ms)
         first = profile.measure(stage)
         again, profile = _started(tmp_path, _steady_ms)
         assert first == profile.measure(again)
-    assert (True, 0) == (stage.num_timed > 30, again.num_timed)
+    assert (True, 3) == (stage.num_timed > 30, again.num_timed)
+    assert (1, 1) == (again._num_pages, again._page_tokens)
     assert [("measured", len(first)), ("disk", len(first))] == [
         (line["source"], line["points"]) for line in logs
     ]
@@ -51,7 +52,29 @@ def test_a_damaged_file_is_measured_anew(tmp_path: Path) -> None:
     for is_measured in (True, False):
         stage, profile = _started(tmp_path, _steady_ms)
         profile.measure(stage)
-        assert is_measured == (stage.num_timed > 0)
+        assert is_measured == (stage.num_timed > 3)
+
+
+def test_what_a_busy_machine_was_measured_at_is_measured_anew(tmp_path: Path) -> None:
+    """Or chunks would be planned for that machine at every later start."""
+    stage, profile = _started(tmp_path, lambda work: 3 * _steady_ms(work))
+    slow = profile.measure(stage)
+    stage, profile = _started(tmp_path, _steady_ms)
+    with capture_logs() as logs:
+        quick = profile.measure(stage)
+    assert "kept profile is of a slower machine and measured anew" == logs[0]["event"]
+    assert pytest.approx(slow[0].compute_us / 3, rel=0.01) == quick[0].compute_us
+    again, profile = _started(tmp_path, _steady_ms)
+    assert quick == profile.measure(again)
+
+
+def test_a_busy_start_leaves_what_was_kept(tmp_path: Path) -> None:
+    """What a quiet machine was measured at is the better guess."""
+    stage, profile = _started(tmp_path, _steady_ms)
+    first = profile.measure(stage)
+    busy, profile = _started(tmp_path, lambda work: 3 * _steady_ms(work))
+    assert first == profile.measure(busy)
+    assert 3 == busy.num_timed
 
 
 def test_a_noisy_profile_is_used_but_not_kept(tmp_path: Path) -> None:
@@ -99,7 +122,7 @@ def test_readiness_ends_with_the_profile(tmp_path: Path, *, is_kept: bool) -> No
     assert (False, "profiling", 0.0) == (before.ready, before.state, before.progress)
     profile.measure(stage)
     assert profile.readiness() is None
-    assert is_kept == (not seen)
+    assert is_kept == (len(seen) == 3)
     if not is_kept:
         last = seen[-1]
         assert last is not None

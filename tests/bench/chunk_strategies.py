@@ -1,0 +1,158 @@
+"""`python -m tests.bench strategies`: chunk strategies on the demo, in one run.
+
+A mesh of two one-thread stages for each, side by side and asked in turn. All but `fixed` 512 have
+the demo's settings: no microbatch has more than 256 tokens of prefill. The stages' profile is
+measured anew when the first mesh starts, with nothing else running, and the others read it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from chunkmesh.address import HostPort
+from chunkmesh.cli.generation_client import GenerationClient
+from chunkmesh.cli.local_mesh import LocalMesh
+from chunkmesh.cli.mesh_options import MeshOptions
+from tests.bench.measure import Sample, cell, interleave, pair_ratios, table
+from tests.bench.mesh_client import complete, new_prompt, ttft_s
+
+PROMPTS_TOKENS = (1024, 3072)
+_AT_ONCE = 4
+_WARM_UP_TOKENS = 2048
+"""Enough microbatches for the fits to follow the machine."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """How one mesh cuts prompts."""
+
+    strategy: str
+    chunk_tokens: int | None = None
+    """None leaves it to the scheduler, as the demo does."""
+
+    def __str__(self) -> str:
+        return (
+            self.strategy if self.chunk_tokens is None else f"{self.strategy} {self.chunk_tokens}"
+        )
+
+
+OPTIMAL = Choice(strategy="optimal")
+CHOICES = (
+    OPTIMAL,
+    Choice(strategy="dynamic"),
+    *(Choice(strategy="fixed", chunk_tokens=tokens) for tokens in (64, 128, 256, 512)),
+)
+
+
+@contextlib.contextmanager
+def _meshes(model_path: Path) -> Iterator[dict[str, LocalMesh]]:
+    """Run a mesh for each choice, warmed up."""
+    with contextlib.ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory())
+        meshes = {}
+        for choice in CHOICES:
+            options = MeshOptions(
+                model_path=model_path,
+                num_stages=2,
+                chunked_prefill_tokens=choice.chunk_tokens,
+                cache=False,
+                scheduler_flags=(f"--chunk-strategy={choice.strategy}",),
+                worker_flags=(f"--profile-dir={folder}",),
+            )
+            mesh = meshes[str(choice)] = stack.enter_context(LocalMesh(options))
+            with GenerationClient(HostPort.parse(mesh.scheduler_address)) as client:
+                info = client.server_info()
+            assert info.chunk_strategy == choice.strategy, info.chunk_strategy_reason
+        for mesh in meshes.values():
+            complete(mesh, new_prompt(_WARM_UP_TOKENS), 8)
+        yield meshes
+
+
+def compare(model_path: Path, *, rounds: int) -> str:
+    """Compare times to the first token of one prompt, and of some at once."""
+    with _meshes(model_path) as meshes:
+        tables = [_alone(meshes, num_tokens, rounds=rounds) for num_tokens in PROMPTS_TOKENS]
+        return "\n".join([*tables, _at_once(meshes, rounds=rounds)])
+
+
+def _alone(meshes: dict[str, LocalMesh], num_tokens: int, *, rounds: int) -> str:
+    """Compare one prompt's time to its first token, and say how it was cut."""
+    samples = interleave(
+        rounds,
+        {
+            name: lambda mesh=mesh: ttft_s(mesh, num_tokens)  # type: ignore[misc]
+            for name, mesh in meshes.items()
+        },
+        unit="s",
+    )
+    cuts = {name: _cut(mesh, num_tokens) for name, mesh in meshes.items()}
+    return table(
+        f"One prompt of {num_tokens} tokens on two one-thread stages"
+        " (aim: optimal at most 5 % behind the best fixed)",
+        ["strategy", "chunks", "TTFT", "prefill", f"{OPTIMAL} against it"],
+        [
+            [
+                name,
+                cuts[name],
+                cell(sample),
+                f"{num_tokens / sample.median:.0f} tok/s",
+                _against(samples, name),
+            ]
+            for name, sample in samples.items()
+        ],
+    )
+
+
+def _at_once(meshes: dict[str, LocalMesh], *, rounds: int) -> str:
+    """Compare the time until the last of some prompts has its first token."""
+    num_tokens = PROMPTS_TOKENS[0]
+    samples = interleave(
+        rounds,
+        {
+            name: lambda mesh=mesh: _last_ttft_s(mesh, num_tokens)  # type: ignore[misc]
+            for name, mesh in meshes.items()
+        },
+        unit="s",
+    )
+    return table(
+        f"{_AT_ONCE} prompts of {num_tokens} tokens at once, until the last first token",
+        ["strategy", "time", "prefill", f"{OPTIMAL} against it"],
+        [
+            [
+                name,
+                cell(sample),
+                f"{_AT_ONCE * num_tokens / sample.median:.0f} tok/s",
+                _against(samples, name),
+            ]
+            for name, sample in samples.items()
+        ],
+    )
+
+
+def _against(samples: dict[str, Sample], name: str) -> str:
+    """Write how much of another's time optimal takes, in pairs."""
+    return "" if name == str(OPTIMAL) else cell(pair_ratios(samples[str(OPTIMAL)], samples[name]))
+
+
+def _cut(mesh: LocalMesh, num_tokens: int) -> str:
+    """Return number, first and last of the chunks of one more prompt."""
+    chunks = complete(mesh, new_prompt(num_tokens), 1).chunk_tokens
+    return f"{len(chunks)}: {chunks[0]} .. {chunks[-1]}"
+
+
+def _last_ttft_s(mesh: LocalMesh, num_tokens: int) -> float:
+    """Run some prompts at once; return when the last has its first token."""
+    prompts = [new_prompt(num_tokens) for _ in range(_AT_ONCE)]
+    threads = [threading.Thread(target=complete, args=(mesh, prompt, 1)) for prompt in prompts]
+    begin = time.perf_counter()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return time.perf_counter() - begin
