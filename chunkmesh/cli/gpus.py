@@ -11,8 +11,7 @@ from typing import Literal
 from chunkmesh.errors import ConfigError
 
 DeviceKind = Literal["auto", "cpu", "cuda"]
-_DRIVER = Path("/dev/nvidiactl")
-"""Is there wherever an NVIDIA driver is, so that most machines need not ask torch."""
+_DEV = Path("/dev")
 _COUNT = "import torch; print(torch.cuda.device_count() if torch.cuda.is_available() else 0)"
 _COUNT_S = 120
 
@@ -33,7 +32,9 @@ def stage_devices(kind: DeviceKind, listed: str | None) -> tuple[str, ...]:
         return tuple(f"cuda:{int(index)}" for index in listed.split(","))
     if kind == "cpu":
         return ("cpu",)
-    num_gpus = _count() if _DRIVER.exists() else 0
+    # Where no driver is, which is most machines, torch need not be asked.
+    has_driver = any(_DEV.glob("nvidia*"))
+    num_gpus = _count() if has_driver or kind == "cuda" else 0
     if kind == "cuda" and num_gpus == 0:
         raise ConfigError("--device cuda: torch sees no GPU here")
     return tuple(f"cuda:{index}" for index in range(num_gpus))

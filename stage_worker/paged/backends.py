@@ -25,7 +25,7 @@ from stage_worker.stage import Backend
 
 _log = structlog.get_logger(__name__)
 _NARROW = (torch.bfloat16, torch.float16)
-_FLASH_MAX_DIM = 256
+_FLASH_MIN_DIM, _FLASH_MAX_DIM = 64, 256
 _FLASH_DIMS = 8
 """Head sizes are multiples of it."""
 
@@ -106,8 +106,8 @@ def _why_not_flash(about: _Subject) -> Iterator[str]:
     if about.config.latent is not None:
         yield "keys are latent"
     head_dim = about.config.head_dim
-    if head_dim > _FLASH_MAX_DIM or head_dim % _FLASH_DIMS:
-        yield f"head_dim {head_dim} is not a multiple of 8 up to 256"
+    if not _FLASH_MIN_DIM <= head_dim <= _FLASH_MAX_DIM or head_dim % _FLASH_DIMS:
+        yield f"head_dim {head_dim} is not a multiple of 8 from 64 to 256"
 
 
 def _why_not_split(about: _Subject) -> Iterator[str]:
