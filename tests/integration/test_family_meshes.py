@@ -14,6 +14,7 @@ from hicache.settings import HiCacheSettings
 from scheduler.model_files import read_model_files
 from stage_worker.model_stage import load_stage
 from stage_worker.paged.load import load_paged_stage
+from stage_worker.stage import Stage
 from tests.bytes_tokenizer import write_bytes_folder
 from tests.mesh import Mesh, mesh
 from tests.random_ids import make_prompt
@@ -69,7 +70,7 @@ async def test_stages_of_both_kinds_make_one_mesh(folder: Path, valkey: Valkey) 
     """Paged operations and the CPU's give the same activations, pages and ids, in any order."""
     prompt = make_prompt(100, seed=6)
     expected = Reference(folder).generate(prompt, NEW_TOKENS)
-    stages = [
+    stages: list[Stage] = [
         load_paged_stage(folder, layers=range(1), device=torch.device("cpu")),
         load_stage(folder, layers=range(1, 3)),
         load_paged_stage(folder, layers=range(3, 4), device=torch.device("cpu")),
@@ -85,7 +86,7 @@ async def test_stages_of_both_kinds_make_one_mesh(folder: Path, valkey: Valkey) 
         info = await running.stub.GetServerInfo(pb.GetServerInfoRequest())
     assert (expected, 0) == (list(first.output_ids), first.cached_tokens)
     assert (expected, 96) == (list(second.output_ids), second.cached_tokens)
-    names = [[each.name for each in worker.backends][0] for worker in info.workers]
+    names = [next(each.name for each in worker.backends) for worker in info.workers]
     assert names == ["torch", "torch on the CPU", "torch"]
 
 
