@@ -26,10 +26,11 @@ from scheduler.actions import (
 )
 from scheduler.latency_fit import LatencyPoint
 from scheduler.latency_model import Work
-from scheduler.registry import SendConnect, SendJoin, WorkerHello
+from scheduler.registry import BackendName, SendConnect, SendJoin, WorkerHello
 from scheduler.timeline import AckTimes
 
 _MAX_PROFILE_POINTS = 512
+_MAX_BACKENDS = 16
 _MAX_PROFILE_ROWS = 4096
 
 
@@ -73,6 +74,10 @@ def hello_from(message: pb.Hello) -> WorkerHello:
         transport=message.transport,
         device=message.device,
         profile=tuple(map(_point_from, message.profile)),
+        backends=tuple(
+            BackendName(operation=each.operation, name=each.name, reason=each.reason)
+            for each in message.backends[:_MAX_BACKENDS]
+        ),
     )
 
 

@@ -21,6 +21,16 @@ _FORMING_S = 15.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class BackendName:
+    """What computes one kind of operation on a worker."""
+
+    operation: str
+    name: str
+    reason: str
+    """Why nothing faster computes it; may be empty."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerHello:
     """What a worker says of itself when it attaches."""
 
@@ -43,6 +53,8 @@ class WorkerHello:
     device: str
     profile: tuple[LatencyPoint, ...] = ()
     """What it measured of its layers; empty if it did not."""
+    backends: tuple[BackendName, ...] = ()
+    """What computes its operations, to be told."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -76,6 +76,10 @@ def _worker(hello: WorkerHello, registry: Registry) -> pb.WorkerInfo:
         data_address=hello.data_address,
         kv_capacity_tokens=hello.kv_capacity_tokens,
         device=hello.device,
+        backends=[
+            common_pb2.Backend(operation=each.operation, name=each.name, reason=each.reason)
+            for each in hello.backends
+        ],
     )
     if hello.worker_id in registry.route:
         info.stage_index = registry.route.index(hello.worker_id)

@@ -55,7 +55,11 @@ def hello_message(identity: Identity, *, data_address: str, transport: str) -> p
             kv_capacity_tokens=identity.kv_capacity_tokens,
             data_address=data_address,
             transport=transport,
-            device=description.device,
+            device=description.hardware,
+            backends=[
+                common_pb2.Backend(operation=each.operation, name=each.name, reason=each.reason)
+                for each in description.backends
+            ],
             profile=map(_profile_point, identity.profile),
         )
     )

@@ -1,6 +1,7 @@
 """Seeded random weights in place of a checkpoint, to measure a model without having it.
 
-A tensor depends on its name and shape only, so however the layers are split, stages agree.
+A tensor depends on its name, its shape and the kind of device only, so however the layers are
+split, stages agree.
 """
 
 from __future__ import annotations
@@ -15,7 +16,10 @@ from stage_worker.tensor_specs import TensorSpec
 
 
 class DummyWeights:
-    """Makes every tensor that is asked for; stands in for a Checkpoint."""
+    """Makes every tensor that is asked for, on a device; stands in for a Checkpoint."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
 
     def __enter__(self) -> Self:
         return self
@@ -26,8 +30,8 @@ class DummyWeights:
     def read(self, spec: TensorSpec) -> torch.Tensor:
         """Return a float32 tensor whose products keep the size of what they multiply."""
         seed = xxhash.xxh64_intdigest(spec.name.encode()) >> 1
-        generator = torch.Generator().manual_seed(seed)
-        values = torch.empty(spec.shape)
+        generator = torch.Generator(self._device).manual_seed(seed)
+        values = torch.empty(spec.shape, device=self._device)
         if "norm" in spec.role:
             return values.uniform_(0.5, 1.5, generator=generator)
         inputs = spec.shape[-1] if len(spec.shape) > 1 else 100

@@ -19,6 +19,8 @@ from stage_worker.latent_config import LatentConfig
 from stage_worker.model_config import ModelConfig
 from stage_worker.stored_tensors import StoredTensors
 
+_CPU = torch.device("cpu")
+
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class HeadsWeights:
@@ -105,9 +107,9 @@ def _latent(
     plain, rope = latent.plain_dim, latent.rope_dim
     scale = math.sqrt(config.head_dim / (plain + rope)) * config.rope.score_factor
     q_NK = raw["q_b" if latent.query_rank else "q"].float() * scale
-    q_HnK = _turn_halves(q_NK.view(config.num_heads, plain + rope, -1), latent)
+    q_HnK = turn_halves(q_NK.view(config.num_heads, plain + rope, -1), latent)
     q_NK = q_HnK.reshape(q_NK.shape)
-    kv_a_NK = _turn_halves(raw["kv_a"].to(dtype)[None], latent)[0]
+    kv_a_NK = turn_halves(raw["kv_a"].to(dtype)[None], latent)[0]
     kv_b_HnR = raw["kv_b"].to(dtype).view(config.num_heads, -1, latent.rank)
     squeezed = latent.query_rank is not None
     return LatentWeights(
@@ -123,7 +125,7 @@ def _latent(
     )
 
 
-def _turn_halves(rows_HnK: torch.Tensor, latent: LatentConfig) -> torch.Tensor:
+def turn_halves(rows_HnK: torch.Tensor, latent: LatentConfig) -> torch.Tensor:
     """Reorder each head's last rope_dim rows, so that halves are turned and not neighbours."""
     if not latent.interleaved:
         return rows_HnK
@@ -166,19 +168,26 @@ def _experts(raw: StoredTensors, dtype: torch.dtype) -> ExpertsWeights:
     )
 
 
-def merge_outputs(parts_NK: Sequence[torch.Tensor], dtype: torch.dtype) -> torch.Tensor:
+def merge_outputs(
+    parts_NK: Sequence[torch.Tensor], dtype: torch.dtype, device: torch.device = _CPU
+) -> torch.Tensor:
     """Copy matrices of one input side by side into one [K, N].
 
     The memory order follows the longer side, which is what one to two rows of input multiply
     fastest with: 15 to 20 GB/s of weights on one AVX2 core instead of 11 in the other order. Of
     narrow types the inputs of one output lie side by side: the other order is ten times slower.
+    On other devices, too, they do: it is how a checkpoint has them.
     """
     num_inputs = parts_NK[0].shape[1]
     num_outputs = sum(part.shape[0] for part in parts_NK)
-    if num_inputs > num_outputs or dtype != torch.float32:
-        merged_KN = torch.empty(num_outputs, num_inputs, dtype=dtype).t()
-    else:
-        merged_KN = torch.empty(num_inputs, num_outputs, dtype=dtype)
+    if num_inputs > num_outputs or dtype != torch.float32 or device.type != "cpu":
+        merged_NK = torch.empty(num_outputs, num_inputs, dtype=dtype, device=device)
+        begin = 0
+        for part in parts_NK:
+            merged_NK[begin : begin + part.shape[0]].copy_(part)
+            begin += part.shape[0]
+        return merged_NK.t()
+    merged_KN = torch.empty(num_inputs, num_outputs, dtype=dtype)
     begin = 0
     for part in parts_NK:
         merged_KN[:, begin : begin + part.shape[0]].copy_(part.t())

@@ -15,21 +15,35 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from chunkmesh.errors import ConfigError, InvariantViolated
+from chunkmesh.errors import InvariantViolated
 from stage_worker.batch import BatchPlan, plan_batch
 from stage_worker.decoder import Decoder
 from stage_worker.element_type import DtypeChoice, choose_dtype
 from stage_worker.head import Head
 from stage_worker.kv_pool import KvPool, PoolShape
-from stage_worker.model_config import ModelConfig, read_model_config
+from stage_worker.layer_weights import LayerWeights, lay_out
+from stage_worker.loading import describe, read_config
+from stage_worker.model_config import ModelConfig
 from stage_worker.orders import Microbatch
 from stage_worker.page_table import PageTables
 from stage_worker.readout import Readout, sampled_entries
 from stage_worker.rope import Rope
-from stage_worker.stage import StageDescription, StageOutput
+from stage_worker.stage import Backend, StageDescription, StageOutput
 from stage_worker.step import LastRowsStep, Step
-from stage_worker.weights import LoadFormat, Progress, StageWeights, load_weights, own_dtype
+from stage_worker.weights import (
+    Layout,
+    LoadFormat,
+    Progress,
+    StageWeights,
+    load_weights,
+    own_dtype,
+)
 from stage_worker.workspace import Workspace
+
+_BACKENDS = tuple(
+    Backend(operation=operation, name="torch on the CPU", reason="")
+    for operation in ("prefill attention", "decode attention", "matrix products")
+)
 
 
 class ModelStage:
@@ -39,7 +53,7 @@ class ModelStage:
         self,
         config: ModelConfig,
         description: StageDescription,
-        weights: StageWeights,
+        weights: StageWeights[LayerWeights],
         num_threads: int,
     ) -> None:
         self.description = description
@@ -182,35 +196,24 @@ def load_stage(
     Raises:
         ConfigError: the range is not in the model, or the folder cannot be served.
     """
-    config = read_model_config(model_path)
-    if layers.step != 1 or not 0 <= layers.start < layers.stop <= config.num_layers:
-        raise ConfigError(
-            f"layers {layers.start}-{layers.stop - 1} are not in the model: it has "
-            f"{config.num_layers} layers, 0-{config.num_layers - 1}"
-        )
+    config = read_config(model_path, layers)
     own = own_dtype(model_path, config, first_layer=layers.start, load_format=load_format)
     compute_dtype = choose_dtype(dtype, own=own, declared=config.dtype)
     torch.set_num_threads(num_threads)
+    device = torch.device("cpu")
     weights = load_weights(
         model_path,
         config,
         layers=layers,
-        dtype=compute_dtype,
+        layout=Layout(
+            dtype=compute_dtype,
+            device=device,
+            lay_out=lambda raw, config: lay_out(raw, config, compute_dtype),
+        ),
         load_format=load_format,
         progress=progress,
     )
-    kv_numbers = config.num_planes * config.num_kv_heads * config.head_dim
-    description = StageDescription(
-        first_layer=layers.start,
-        last_layer=layers.stop,
-        model_layers=config.num_layers,
-        hidden_size=config.hidden_size,
-        dtype=compute_dtype,
-        kv_bytes_per_token=len(layers) * kv_numbers * compute_dtype.itemsize,
-        layer_digests=weights.layer_digests,
-        embedding_digest=weights.embedding_digest,
-        head_digest=weights.head_digest,
-        config_digest=config.digest(),
-        device="cpu",
+    description = describe(
+        config, layers, weights, dtype=compute_dtype, device=device, backends=_BACKENDS
     )
     return ModelStage(config, description, weights, num_threads)

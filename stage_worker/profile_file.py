@@ -59,7 +59,7 @@ class ProfileSubject(_Record):
             layers=f"{description.first_layer}-{description.last_layer - 1}",
             weights=_weights_digest(description),
             dtype=dtype_name(description.dtype),
-            device=description.device,
+            device=description.hardware,
             processor=_processor(),
             runtime=runtime,
             threads=threads,

@@ -120,7 +120,9 @@ class _Dummies:
         most_rows = max(limits.max_chunk_tokens, limits.max_rows)
         size = (most_rows, stage.description.hidden_size)
         generator = torch.Generator().manual_seed(0)
-        self._hidden_in_TD = torch.randn(size, generator=generator).to(stage.description.dtype)
+        self._hidden_in_TD = torch.randn(size, generator=generator).to(
+            stage.description.device, stage.description.dtype
+        )
         self._hidden_out_TD = torch.empty_like(self._hidden_in_TD)
 
     def activations(self, num_tokens: int) -> tuple[torch.Tensor | None, torch.Tensor | None]:

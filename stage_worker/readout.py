@@ -9,13 +9,12 @@ Shapes: T rows, n rows that are sampled, D hidden size, V vocabulary.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol
 
 import torch
 
 from chunkmesh.errors import InvariantViolated
 from chunkmesh.logprobs import TokenLogprobs, join
-from stage_worker.batch import Part
-from stage_worker.head import Head
 from stage_worker.orders import Microbatch, PromptTargets
 from stage_worker.sampler import Sampler
 from stage_worker.stage import StageOutput
@@ -50,16 +49,43 @@ def sampled_entries(microbatch: Microbatch) -> list[int]:
     return entries
 
 
+class LogitsHead(Protocol):
+    """Turns hidden rows into logits."""
+
+    @property
+    def vocab_size(self) -> int:
+        """V."""
+        ...
+
+    def logits(self, hidden_nD: torch.Tensor) -> torch.Tensor:
+        """Return logits [n, V], float32, on the device of the rows."""
+        ...
+
+
+class EntryRows(Protocol):
+    """Where an entry's tokens are in the activation."""
+
+    @property
+    def first_row(self) -> int:
+        """Row of its first token."""
+        ...
+
+    @property
+    def last_row(self) -> int:
+        """Row of its last token."""
+        ...
+
+
 class Readout:
     """Owns the head and the sampler."""
 
-    def __init__(self, head: Head) -> None:
+    def __init__(self, head: LogitsHead) -> None:
         self._head = head
         self._sampler = Sampler()
         self._slice_rows = max(1, min(_SLICE_ROWS, _SLICE_NUMBERS // head.vocab_size))
 
     def read(
-        self, microbatch: Microbatch, parts: Sequence[Part], hidden_TD: torch.Tensor
+        self, microbatch: Microbatch, parts: Sequence[EntryRows], hidden_TD: torch.Tensor
     ) -> StageOutput:
         """Return what a microbatch wants to know.
 

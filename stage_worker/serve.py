@@ -16,7 +16,9 @@ from chunkmesh.grpc_server import GrpcServer
 from chunkmesh.kv_store import KvStore
 from chunkmesh.side_door import Readiness
 from chunkmesh.transports.create import create
+from stage_worker.device import choose_device
 from stage_worker.model_stage import load_stage
+from stage_worker.paged.load import load_paged_stage
 from stage_worker.settings import WorkerSettings
 from stage_worker.stage import Stage
 from stage_worker.start_profile import KeptProfile, profile_limits
@@ -133,13 +135,26 @@ def _load(settings: WorkerSettings, progress: _Progress) -> Stage:
     def on_progress(done: int, total: int) -> None:
         progress.loaded = min(done / total, _ALMOST)
 
-    stage = load_stage(
-        settings.model_path,
-        layers=range(settings.layers.first, settings.layers.last),
-        num_threads=settings.threads,
-        dtype=settings.dtype,
-        load_format=settings.load_format,
-        progress=on_progress,
-    )
+    device = choose_device(settings.device)
+    layers = range(settings.layers.first, settings.layers.last)
+    stage: Stage
+    if device.type == "cpu":
+        stage = load_stage(
+            settings.model_path,
+            layers=layers,
+            num_threads=settings.threads,
+            dtype=settings.dtype,
+            load_format=settings.load_format,
+            progress=on_progress,
+        )
+    else:
+        stage = load_paged_stage(
+            settings.model_path,
+            layers=layers,
+            device=device,
+            dtype=settings.dtype,
+            load_format=settings.load_format,
+            progress=on_progress,
+        )
     progress.loaded = 1.0
     return stage

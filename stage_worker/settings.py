@@ -44,11 +44,15 @@ class WorkerSettings(Settings):
     transport: Literal["ucx", "grpc"] = "ucx"
     """How activations travel."""
     threads: Annotated[int, Field(ge=1)] = 1
-    """CPU threads for compute."""
+    """CPU threads for compute on the CPU."""
     max_total_tokens: Annotated[int, Field(ge=1)] = 16384
     """KV capacity, in tokens."""
+    device: Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:\d{1,3})?)$")] = "auto"
+    """Where weights, activations and KV are: cpu, cuda or cuda:N; auto is the first GPU, or the
+    CPU where there is none."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
-    """Element type of weights, activations and KV; auto is what config.json declares."""
+    """Element type of weights, activations and KV; auto is what config.json declares, on a GPU
+    bfloat16 in place of float32."""
     load_format: Literal["auto", "dummy"] = "auto"
     """auto reads the folder's weights; dummy makes random ones of config.json, to measure."""
     profile: Literal["auto", "off"] = "auto"

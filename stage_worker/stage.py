@@ -15,6 +15,17 @@ from stage_worker.orders import Microbatch
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Backend:
+    """What computes one kind of operation on a stage."""
+
+    operation: str
+    """Such as prefill attention."""
+    name: str
+    reason: str
+    """Why it and nothing faster; empty if nothing is."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class StageDescription:
     """What a stage is, as its worker says in Hello."""
 
@@ -33,6 +44,10 @@ class StageDescription:
     """Empty if not held."""
     config_digest: bytes
     device: str
+    """Where activations are, as torch has it, such as cuda:1."""
+    hardware: str = "cpu"
+    """What it computes on: cpu, or the name of a GPU."""
+    backends: tuple[Backend, ...] = ()
 
     @property
     def num_layers(self) -> int:

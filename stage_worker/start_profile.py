@@ -92,7 +92,7 @@ class KeptProfile:
     def measure(self, stage: Stage) -> tuple[ProfilePoint, ...]:
         """Return the points; says in one log line where they are from."""
         begun_s = time.monotonic()
-        runtime = f"torch {torch.__version__}"
+        runtime = ", ".join((f"torch {torch.__version__}", *_kernels(stage)))
         subject = ProfileSubject.of(
             stage.description, self._limits, runtime=runtime, threads=self._threads
         )
@@ -141,6 +141,13 @@ class KeptProfile:
         else:
             write_profile(self._folder, subject, points)
         return points
+
+
+def _kernels(stage: Stage) -> list[str]:
+    """Return what computes on a device, as times depend on it; nothing for a CPU."""
+    if stage.description.device == "cpu":
+        return []
+    return [each.name for each in stage.description.backends]
 
 
 def profile_limits(

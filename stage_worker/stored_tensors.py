@@ -34,6 +34,10 @@ class StoredTensors:
     def __contains__(self, role: str) -> bool:
         return role in self._tensors
 
+    def stored(self, role: str) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Return a tensor as it is stored, to be read only, and its scales if it has eight bits."""
+        return self._tensors[role], self._scales.get(role)
+
     def __getitem__(self, role: str) -> torch.Tensor:
         """Return a tensor to be read only; float32 if it was scaled."""
         scale_nk = self._scales.get(role)

@@ -25,12 +25,12 @@ class WeightDigest:
         self._hash = xxhash.xxh3_128()
 
     def add(self, name: str, tensor: torch.Tensor) -> None:
-        """Take in a contiguous CPU tensor, as the checkpoint holds it."""
+        """Take in a contiguous tensor, as the checkpoint holds it."""
         header = f"{name}|{tensor.dtype}|{tuple(tensor.shape)}".encode()
         self._hash.update(struct.pack("<I", len(header)) + header)
-        flat = tensor.reshape(-1).view(torch.uint8).numpy()
-        for begin, end in _sampled(flat.size):
-            self._hash.update(flat[begin:end].data)
+        flat = tensor.reshape(-1).view(torch.uint8)
+        for begin, end in _sampled(flat.numel()):
+            self._hash.update(flat[begin:end].cpu().numpy().data)
 
     def digest(self) -> bytes:
         """Return the 16 bytes so far."""

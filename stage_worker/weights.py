@@ -9,7 +9,7 @@ import dataclasses
 import math
 import pathlib
 from collections.abc import Callable
-from typing import Literal
+from typing import Generic, Literal, TypeVar
 
 import structlog
 import torch
@@ -17,7 +17,7 @@ import torch
 from stage_worker.checkpoint import Checkpoint
 from stage_worker.dummy_weights import DummyWeights
 from stage_worker.element_type import DTYPES
-from stage_worker.layer_weights import LayerWeights, lay_out, merge_outputs
+from stage_worker.layer_weights import merge_outputs
 from stage_worker.model_config import ModelConfig
 from stage_worker.stored_tensors import Block, StoredTensors, scale_spec
 from stage_worker.tensor_specs import TensorSpec, embedding_spec, head_specs, layer_specs
@@ -29,6 +29,17 @@ LoadFormat = Literal["auto", "dummy"]
 """The folder's safetensors, or seeded random weights of its config.json."""
 Progress = Callable[[int, int], None]
 """Called with parts loaded and parts in all."""
+LayerT = TypeVar("LayerT")
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Layout(Generic[LayerT]):
+    """Where weights go, and what is made of those of a layer."""
+
+    dtype: torch.dtype
+    device: torch.device
+    lay_out: Callable[[StoredTensors, ModelConfig], LayerT]
+    """Copies a layer's tensors out of their files."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,12 +51,12 @@ class HeadWeights:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class StageWeights:
+class StageWeights(Generic[LayerT]):
     """All weights of a stage and their digests."""
 
     embedding_VD: torch.Tensor | None
     """First stage only."""
-    layers: tuple[LayerWeights, ...]
+    layers: tuple[LayerT, ...]
     head: HeadWeights | None
     """Last stage only."""
     layer_digests: tuple[bytes, ...]
@@ -60,10 +71,10 @@ def load_weights(
     config: ModelConfig,
     *,
     layers: range,
-    dtype: torch.dtype,
+    layout: Layout[LayerT],
     load_format: LoadFormat,
     progress: Progress,
-) -> StageWeights:
+) -> StageWeights[LayerT]:
     """Load layers, plus the embedding with the first layer and the head with the last.
 
     Raises:
@@ -73,8 +84,8 @@ def load_weights(
     num_parts = len(layers) + is_first + is_last
     if load_format == "dummy":
         _log.warning("dummy weights", model_path=str(model_path))
-    with _open(model_path, load_format) as checkpoint:
-        reader = _Reader(checkpoint, dtype, config.fp8_block)
+    with _open(model_path, load_format, layout.device) as checkpoint:
+        reader = _Reader(checkpoint, layout, config.fp8_block)
         embedding = reader.embedding(config) if is_first else None
         progress(int(is_first), num_parts)
         loaded = []
@@ -108,36 +119,41 @@ def own_dtype(
     """
     if config.dtype is not None:
         return DTYPES[config.dtype]
-    with _open(model_path, load_format) as checkpoint:
+    with _open(model_path, load_format, torch.device("cpu")) as checkpoint:
         specs = layer_specs(config, first_layer)
         largest_first = sorted(specs, key=lambda spec: math.prod(spec.shape), reverse=True)
         dtypes = map(checkpoint.stored_dtype, largest_first)
         return next((dtype for dtype in dtypes if dtype is not None), torch.float32)
 
 
-def _open(model_path: pathlib.Path, load_format: LoadFormat) -> Checkpoint | DummyWeights:
-    return Checkpoint(model_path) if load_format == "auto" else DummyWeights()
+def _open(
+    model_path: pathlib.Path, load_format: LoadFormat, device: torch.device
+) -> Checkpoint | DummyWeights:
+    return Checkpoint(model_path) if load_format == "auto" else DummyWeights(device)
 
 
-class _Reader:
+class _Reader(Generic[LayerT]):
     """Reads parts of the model, each with its digest, and copies them out of the files."""
 
     def __init__(
-        self, checkpoint: Checkpoint | DummyWeights, dtype: torch.dtype, fp8_block: Block | None
+        self,
+        checkpoint: Checkpoint | DummyWeights,
+        layout: Layout[LayerT],
+        fp8_block: Block | None,
     ) -> None:
         self.names: set[str] = set()
         """Tensors read so far."""
         self._checkpoint = checkpoint
-        self._dtype = dtype
+        self._layout = layout
         self._fp8_block = fp8_block
 
-    def layer(self, config: ModelConfig, layer: int) -> tuple[LayerWeights, bytes]:
+    def layer(self, config: ModelConfig, layer: int) -> tuple[LayerT, bytes]:
         raw, digest = self._read(layer_specs(config, layer))
-        return lay_out(raw, config, self._dtype), digest
+        return self._layout.lay_out(raw, config), digest
 
     def embedding(self, config: ModelConfig) -> tuple[torch.Tensor, bytes]:
         raw, digest = self._read((embedding_spec(config),))
-        return raw["embedding"].to(self._dtype, copy=True), digest
+        return self._copy(raw["embedding"]), digest
 
     def head(
         self, config: ModelConfig, embedding_VD: torch.Tensor | None
@@ -149,11 +165,14 @@ class _Reader:
         _, own = head_specs(config, tied=False)
         tied = config.tie_word_embeddings and not self._checkpoint.holds(own)
         raw, digest = self._read(head_specs(config, tied=tied))
-        norm_D = raw["final_norm"].to(self._dtype, copy=True)
+        norm_D = self._copy(raw["final_norm"])
         if tied and embedding_VD is not None:
             return HeadWeights(norm_D=norm_D, head_DV=embedding_VD.t()), digest
-        head_DV = merge_outputs([raw["head"]], self._dtype)
+        head_DV = merge_outputs([raw["head"]], self._layout.dtype, self._layout.device)
         return HeadWeights(norm_D=norm_D, head_DV=head_DV), digest
+
+    def _copy(self, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.to(self._layout.device, self._layout.dtype, copy=True)
 
     def _read(self, specs: tuple[TensorSpec, ...]) -> tuple[StoredTensors, bytes]:
         digest = WeightDigest()

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import pathlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 from unittest import mock
 
 import torch
 
 from stage_worker.head import Head
+from stage_worker.paged.head import PagedHead
 from tests.pipeline_of_stages import PipelineOfStages, load_pipeline
 from tests.reference import Answer, Reference
 
@@ -25,6 +26,7 @@ class Expected:
     """What transformers answers to one prompt."""
 
     def __init__(self, model_path: pathlib.Path, prompt: Sequence[int], num_tokens: int) -> None:
+        self.model_path = model_path
         self.prompt = list(prompt)
         self.answer = Reference(model_path).answer(prompt, num_tokens)
         self.ids = list(self.answer.ids)
@@ -40,14 +42,19 @@ class Expected:
 def recorded_logits() -> Iterator[list[torch.Tensor]]:
     """Note the logits [n, V] of the sampled entries of each microbatch that runs inside."""
     recorded: list[torch.Tensor] = []
-    compute = Head.logits
 
-    def logits(head: Head, hidden_nD: torch.Tensor) -> torch.Tensor:
-        logits_nV = compute(head, hidden_nD)
-        recorded.append(logits_nV.clone())
-        return logits_nV
+    def recording(compute: Callable[[Any, torch.Tensor], torch.Tensor]) -> Any:
+        def logits(head: Any, hidden_nD: torch.Tensor) -> torch.Tensor:
+            logits_nV = compute(head, hidden_nD)
+            recorded.append(logits_nV.to("cpu", copy=True))
+            return logits_nV
 
-    with mock.patch.object(Head, "logits", logits):
+        return logits
+
+    with (
+        mock.patch.object(Head, "logits", recording(Head.logits)),
+        mock.patch.object(PagedHead, "logits", recording(PagedHead.logits)),
+    ):
         yield recorded
 
 

@@ -26,13 +26,14 @@ def make_narrow(path: pathlib.Path, family: str, dtype: str, **changes: Any) -> 
     edit_config(path, dtype=dtype)
 
 
-def make_narrow_without_choice(path: pathlib.Path, family: str, dtype: str) -> None:
+def make_narrow_without_choice(path: pathlib.Path, family: str, dtype: str, **changes: Any) -> None:
     """Write one whose tokens use all experts.
 
     Between two nearly equal experts any narrow arithmetic may choose the other one, transformers'
     too; what comes of it has no bound that arithmetic could give.
     """
-    changes = {"num_experts_per_tok": NUM_EXPERTS} if family in _WITH_EXPERTS else {}
+    if family in _WITH_EXPERTS:
+        changes["num_experts_per_tok"] = NUM_EXPERTS
     if family in _WITH_GROUPS:
         changes["topk_group"] = 4
     make_narrow(path, family, dtype, **changes)

@@ -114,7 +114,9 @@ class PipelineOfStages:
             out = (
                 None
                 if about.is_last
-                else torch.empty(len(ids), about.hidden_size, dtype=about.dtype)
+                else torch.empty(
+                    len(ids), about.hidden_size, dtype=about.dtype, device=about.device
+                )
             )
             output = stage.forward(microbatch, hidden, out)
             hidden = out

@@ -85,6 +85,7 @@ def _worker(options: MeshOptions, endpoints: MeshEndpoints, index: int) -> Plann
         "--http-port": worker.side_door.port,
         "--scheduler": endpoints.internal,
         "--redis-url": endpoints.redis_url,
+        "--device": options.devices[index % len(options.devices)] if options.devices else None,
         "--threads": options.threads,
         "--transport": options.transport,
     }

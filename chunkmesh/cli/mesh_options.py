@@ -22,6 +22,8 @@ class MeshOptions:
     """Ranges of the stages, tiling the model; None splits evenly."""
     threads: int = 1
     """Compute threads of each stage worker, >= 1."""
+    devices: tuple[str, ...] = ()
+    """Stage i computes on the i-th, modulo their number; each worker chooses where empty."""
     transport: Literal["ucx", "grpc"] = "ucx"
     page_tokens: int | None = None
     """None leaves it to the scheduler."""

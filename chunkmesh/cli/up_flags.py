@@ -18,6 +18,14 @@ class TransportName(StrEnum):
     GRPC = "grpc"
 
 
+class DeviceName(StrEnum):
+    """Kinds of devices that stages compute on."""
+
+    AUTO = "auto"
+    CPU = "cpu"
+    CUDA = "cuda"
+
+
 class DtypeName(StrEnum):
     """Element types of weights, activations and KV."""
 
@@ -38,15 +46,27 @@ Stages = Annotated[int, typer.Option(min=1, help="Stages of an even split.")]
 Layers = Annotated[
     str | None, typer.Option(help="Layers of each stage, such as 0-9,10-29; instead of --stages.")
 ]
+Device = Annotated[
+    DeviceName, typer.Option(help="What stages compute on; auto is GPUs where there are any.")
+]
+Devices = Annotated[
+    str | None,
+    typer.Option(help="GPUs that stages take in turn, such as 0,1. Default: all that torch sees."),
+]
 Threads = Annotated[int, typer.Option(min=1, help="Compute threads of each stage.")]
 Transport = Annotated[TransportName, typer.Option(help="How activations travel.")]
 Dtype = Annotated[
     DtypeName | None,
     typer.Option(help="Weights, activations and KV. Default auto: as config.json declares."),
 ]
-PageSize = Annotated[int | None, typer.Option(min=1, help="Tokens a page holds.")]
+PageSize = Annotated[
+    int | None, typer.Option(min=1, help="Tokens a page holds. Default 128 on GPUs, else 64.")
+]
 ChunkedPrefillSize = Annotated[
-    int | None, typer.Option(min=1, help="Most prefill tokens in one microbatch.")
+    int | None,
+    typer.Option(
+        min=1, help="Most prefill tokens in one microbatch. Default 8192 on GPUs, else 256."
+    ),
 ]
 RedisUrl = Annotated[str | None, typer.Option(help="Use this Redis instead of starting one.")]
 NoCache = Annotated[bool, typer.Option("--no-cache", help="No prefix cache.")]

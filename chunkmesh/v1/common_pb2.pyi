@@ -91,6 +91,36 @@ class TokenLogprobs(_message.Message):
 Global___TokenLogprobs: _TypeAlias = TokenLogprobs  # noqa: Y015
 
 @_typing.final
+class Backend(_message.Message):
+    """What computes one kind of operation on a worker."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OPERATION_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    operation: _builtins.str
+    """Such as prefill attention."""
+    name: _builtins.str
+    """Such as FlashAttention-4, or torch."""
+    reason: _builtins.str
+    """Why nothing faster computes it; empty if there is nothing."""
+    def __init__(
+        self,
+        *,
+        operation: _builtins.str = ...,
+        name: _builtins.str = ...,
+        reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "operation", b"operation", "reason", b"reason"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Backend: _TypeAlias = Backend  # noqa: Y015
+
+@_typing.final
 class LayerRange(_message.Message):
     """A contiguous, half-open range of decoder layers [first, last)."""
 

@@ -922,6 +922,7 @@ class WorkerInfo(_message.Message):
     KV_CAPACITY_TOKENS_FIELD_NUMBER: _builtins.int
     OUTBOUND_FIELD_NUMBER: _builtins.int
     DEVICE_FIELD_NUMBER: _builtins.int
+    BACKENDS_FIELD_NUMBER: _builtins.int
     worker_id: _builtins.str
     """Unique per process start."""
     stage_index: _builtins.int
@@ -931,7 +932,7 @@ class WorkerInfo(_message.Message):
     kv_capacity_tokens: _builtins.int
     """KV capacity, in tokens."""
     device: _builtins.str
-    """What it computes on, such as cpu."""
+    """What it computes on: cpu, or the name of a GPU."""
     @_builtins.property
     def layers(self) -> _common_pb2.LayerRange:
         """Layers it holds."""
@@ -939,6 +940,10 @@ class WorkerInfo(_message.Message):
     @_builtins.property
     def outbound(self) -> Global___LinkInfo:
         """Link to the next stage; absent on the last stage."""
+
+    @_builtins.property
+    def backends(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.Backend]:
+        """What computes its operations."""
 
     def __init__(
         self,
@@ -950,10 +955,11 @@ class WorkerInfo(_message.Message):
         kv_capacity_tokens: _builtins.int = ...,
         outbound: Global___LinkInfo | None = ...,
         device: _builtins.str = ...,
+        backends: _abc.Iterable[_common_pb2.Backend] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_stage_index", b"_stage_index", "layers", b"layers", "outbound", b"outbound", "stage_index", b"stage_index"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_stage_index", b"_stage_index", "data_address", b"data_address", "device", b"device", "kv_capacity_tokens", b"kv_capacity_tokens", "layers", b"layers", "outbound", b"outbound", "stage_index", b"stage_index", "worker_id", b"worker_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_stage_index", b"_stage_index", "backends", b"backends", "data_address", b"data_address", "device", b"device", "kv_capacity_tokens", b"kv_capacity_tokens", "layers", b"layers", "outbound", b"outbound", "stage_index", b"stage_index", "worker_id", b"worker_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__stage_index: _TypeAlias = _typing.Literal["stage_index"]  # noqa: Y015
     _WhichOneofArgType__stage_index: _TypeAlias = _typing.Literal["_stage_index", b"_stage_index"]  # noqa: Y015

@@ -3,8 +3,9 @@
 #
 #   bash deploy/gpu/check.sh PART ...      from the project's root, after unpack.sh
 #
-# Parts: imports, tests (what needs no GPU), gpu-tests, kernels, layer, links, tilings. Logs and JSON go to
-# $OUT (or ./gpu-results), a table of results comes last.
+# Parts: imports, tests (what needs no GPU), gpu-tests (kernels and links), model, mesh, kernels, layer,
+# links, tilings, scaling (SCALING="--stages 1 2 ..." changes what tests.bench.gpu_scaling measures).
+# Logs and JSON go to $OUT (or ./gpu-results), a table of results comes last.
 set -euo pipefail
 . /tmp/chunkmesh-site/env.sh
 export PYTHONPATH=$PWD:$PYTHONPATH PYTHONUNBUFFERED=1 OMP_NUM_THREADS=4
@@ -31,7 +32,18 @@ for name in "$@"; do
       part tests 240 python3 -m pytest -q -m "not gpu and not slow" -p no:cacheprovider \
         tests/contract tests/unit ;;
     gpu-tests)
-      part gpu-tests 300 python3 -m pytest -q -m gpu -p no:cacheprovider tests/gpu ;;
+      part gpu-tests 300 python3 -m pytest -q -m gpu -p no:cacheprovider \
+        tests/gpu/test_kernels.py tests/gpu/test_libraries.py tests/gpu/test_links.py ;;
+    model)
+      part model 500 python3 -m pytest -q -m gpu -p no:cacheprovider tests/gpu/test_model.py ;;
+    mesh)
+      part mesh 300 python3 -m pytest -q -m gpu -p no:cacheprovider tests/gpu/test_mesh.py ;;
+    scaling)
+      read -ra more <<< "${SCALING:---stages 1 2 --rounds 1}"
+      part scaling 580 python3 -m tests.bench.gpu_scaling --device cuda \
+        --json "$out/scaling.json" --log-dir /tmp/scaling-logs "${more[@]}"
+      tar czf "$out/scaling-logs.tgz" -C /tmp scaling-logs
+      cat "$out/scaling.log" ;;
     kernels)
       part kernels 300 python3 -m tests.bench.gpu_kernels --json "$out/kernels.json"
       cat "$out/kernels.log" ;;

@@ -3,7 +3,8 @@
 One row of queries reads megabytes of keys: only many programs at once can use all of the memory's
 bandwidth. Every program attends to one range of keys of one kv head for all its query heads; a
 second kernel merges the ranges by their log-sum-exp. Which programs have work is decided on the
-device, so a launch can be captured once and replayed for growing contexts.
+device, so a launch can be captured once and replayed for growing contexts. Numbers that change from
+step to step are not specialised for: each would be compiled when it first comes up.
 
 Shapes: B sequences, H query heads, K kv heads, G = H / K, d head_dim, S splits.
 Source: https://arxiv.org/abs/2205.14135, https://crfm.stanford.edu/2023/10/12/flashdecoding.html
@@ -92,7 +93,7 @@ class PagedDecode:
             self._partial,
             self._lse,
             out_BHd,
-            NUM_SPLITS=num_splits,
+            num_splits,
             SPLITS=triton.next_power_of_2(num_splits),
             HEAD_DIM=head_dim,
             num_warps=4,
@@ -117,7 +118,7 @@ def _count_sms(device: torch.device) -> int:
     return int(torch.cuda.get_device_properties(device).multi_processor_count)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["table_stride"])
 def _attend(
     q_ptr,
     k_ptr,
@@ -202,12 +203,12 @@ def _fold(best_R, sum_R, sum_Rd, score_Rn, v_nd):  # noqa: ANN202 a tuple of blo
     return new_R, sum_R * kept_R + tl.sum(weight_Rn, 1), sum_Rd
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_splits"])
 def _merge(
     partial_ptr,
     lse_ptr,
     out_ptr,
-    NUM_SPLITS: tl.constexpr,
+    num_splits,
     SPLITS: tl.constexpr,
     HEAD_DIM: tl.constexpr,
 ) -> None:
@@ -215,8 +216,8 @@ def _merge(
     row = tl.program_id(0)
     split_S = tl.arange(0, SPLITS)
     column_d = tl.arange(0, HEAD_DIM)
-    is_split_S = split_S < NUM_SPLITS
-    partial_S = row * NUM_SPLITS + split_S
+    is_split_S = split_S < num_splits
+    partial_S = row * num_splits + split_S
     lse_S = tl.load(lse_ptr + partial_S, mask=is_split_S, other=-float("inf"))
     weight_S = tl.exp2(lse_S - tl.max(lse_S, 0))
     weight_S = weight_S / tl.sum(weight_S, 0)

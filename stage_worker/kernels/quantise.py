@@ -42,7 +42,7 @@ def quantise(x_TD: torch.Tensor, out_TD: torch.Tensor, scale_Tg: torch.Tensor) -
     )
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["group_stride"])
 def _quantise(
     x_ptr,
     out_ptr,

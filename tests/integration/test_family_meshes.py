@@ -6,12 +6,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
 from chunkmesh.v1 import generation_pb2 as pb
 from hicache.server import running as hicache_running
 from hicache.settings import HiCacheSettings
 from scheduler.model_files import read_model_files
 from stage_worker.model_stage import load_stage
+from stage_worker.paged.load import load_paged_stage
+from stage_worker.stage import Stage
 from tests.bytes_tokenizer import write_bytes_folder
 from tests.mesh import Mesh, mesh
 from tests.random_ids import make_prompt
@@ -61,6 +64,30 @@ async def test_a_hit_equals_what_was_computed(folder: Path, valkey: Valkey) -> N
         second = await _ask(running, prompt)
     assert (expected, 0) == (list(first.output_ids), first.cached_tokens)
     assert (expected, 96) == (list(second.output_ids), second.cached_tokens)
+
+
+async def test_stages_of_both_kinds_make_one_mesh(folder: Path, valkey: Valkey) -> None:
+    """Paged operations and the CPU's give the same activations, pages and ids, in any order."""
+    prompt = make_prompt(100, seed=6)
+    expected = Reference(folder).generate(prompt, NEW_TOKENS)
+    stages: list[Stage] = [
+        load_paged_stage(folder, layers=range(1), device=torch.device("cpu")),
+        load_stage(folder, layers=range(1, 3)),
+        load_paged_stage(folder, layers=range(3, 4), device=torch.device("cpu")),
+    ]
+    settings = HiCacheSettings(port=0, http_port=0, redis_url=valkey.url)
+    async with (
+        hicache_running(settings, ping_s=0.05) as address,
+        mesh(folder, stages, redis_url=valkey.url, hicache_url=address) as running,
+    ):
+        first = await _ask(running, prompt)
+        await running.at_rest()
+        second = await _ask(running, prompt)
+        info = await running.stub.GetServerInfo(pb.GetServerInfoRequest())
+    assert (expected, 0) == (list(first.output_ids), first.cached_tokens)
+    assert (expected, 96) == (list(second.output_ids), second.cached_tokens)
+    names = [next(each.name for each in worker.backends) for worker in info.workers]
+    assert names == ["torch", "torch on the CPU", "torch"]
 
 
 def test_the_scheduler_reads_every_family(folder: Path) -> None:

@@ -51,7 +51,7 @@ def test_nothing_kept_is_no_fault(tmp_path: Path) -> None:
         {"head_digest": b"x"},
         {"config_digest": b"x"},
         {"dtype": torch.bfloat16},
-        {"device": "cuda:0 NVIDIA H200"},
+        {"hardware": "NVIDIA H200"},
         {"first_layer": 1, "last_layer": 3},
     ],
 )
@@ -103,7 +103,7 @@ def _text(**changes: object) -> str:
         _text(points=[{"prefix_tokens": -1, "chunk_tokens": 2, "compute_us": 3}]),
         _text(points=[{"prefix_tokens": 1, "chunk_tokens": 2, "compute_us": 1e400}]),
         _text(points=[{"prefix_tokens": 1, "chunk_tokens": 2, "compute_us": 3}] * 2000),
-        _text(subject=_subject(device="another").model_dump()),
+        _text(subject=_subject(hardware="another").model_dump()),
     ],
 )
 def test_a_damaged_file_is_a_warning(tmp_path: Path, text: str) -> None:

@@ -1,0 +1,70 @@
+"""Loads a stage whose weights, pages and activations are on one device."""
+
+from __future__ import annotations
+
+import pathlib
+
+import torch
+
+from stage_worker.element_type import DtypeChoice, choose_dtype
+from stage_worker.loading import describe, read_config
+from stage_worker.model_config import ModelConfig
+from stage_worker.paged.backends import choose
+from stage_worker.paged.decoder import DecoderLayer
+from stage_worker.paged.load_linear import LinearLoader
+from stage_worker.paged.stage import PagedStage
+from stage_worker.paged.warm_up import warm_up
+from stage_worker.stored_tensors import StoredTensors
+from stage_worker.weights import Layout, LoadFormat, Progress, load_weights, own_dtype
+
+
+def load_paged_stage(
+    model_path: pathlib.Path,
+    *,
+    layers: range,
+    device: torch.device,
+    dtype: DtypeChoice = "auto",
+    load_format: LoadFormat = "auto",
+    progress: Progress = lambda _done, _total: None,
+) -> PagedStage:
+    """Load layers [layers.start, layers.stop) of a model folder onto a device; blocks for seconds.
+
+    On a GPU that includes the compilation of kernels, and the GPU becomes this thread's.
+
+    A dtype of auto is the model's own, but bfloat16 for a float32 model on a GPU. progress is
+    called from this thread with parts loaded and parts in all.
+
+    Raises:
+        ConfigError: the range is not in the model, or the folder cannot be served.
+    """
+    config = read_config(model_path, layers)
+    own = own_dtype(model_path, config, first_layer=layers.start, load_format=load_format)
+    if dtype == "auto" and own == torch.float32 and device.type == "cuda":
+        dtype = "bfloat16"
+    compute_dtype = choose_dtype(dtype, own=own, declared=config.dtype)
+    chosen = choose(
+        config, dtype=compute_dtype, device=device, wants_fp8=config.fp8_block is not None
+    )
+    loader = LinearLoader(
+        chosen.operations, quantise=config.fp8_block is not None and load_format == "dummy"
+    )
+    windows = iter(config.windows[layers.start : layers.stop])
+
+    def lay_out(raw: StoredTensors, config: ModelConfig) -> DecoderLayer:
+        return DecoderLayer(raw, config, next(windows), loader, chosen.operations)
+
+    weights = load_weights(
+        model_path,
+        config,
+        layers=layers,
+        layout=Layout(dtype=compute_dtype, device=device, lay_out=lay_out),
+        load_format=load_format,
+        progress=progress,
+    )
+    description = describe(
+        config, layers, weights, dtype=compute_dtype, device=device, backends=chosen.backends
+    )
+    stage = PagedStage(config, description, weights, chosen.operations)
+    if device.type == "cuda":
+        warm_up(stage)
+    return stage

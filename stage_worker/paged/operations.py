@@ -1,0 +1,57 @@
+"""The operations that a stage's layers are made of, chosen once for all of them."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Protocol
+
+import torch
+
+from stage_worker.kernels.reference import Angles, HeadNorms, PagedKeysValues
+from stage_worker.paged.attention import Attention
+from stage_worker.paged.scratch import Scratch
+
+
+class Fused(Protocol):
+    """Small operations between products; kernels.reference says what each computes."""
+
+    def add_norm(
+        self,
+        delta_TD: torch.Tensor | None,
+        hidden_TD: torch.Tensor,
+        weight_D: torch.Tensor,
+        eps: float,
+        out_TD: torch.Tensor,
+    ) -> None:
+        """Add to the residual stream in place and write its norm."""
+        ...
+
+    def rope_store(
+        self,
+        qkv_TJd: torch.Tensor,
+        angles: Angles,
+        norms: HeadNorms | None,
+        cache: PagedKeysValues,
+        slots_T: torch.Tensor,
+        q_THd: torch.Tensor,
+    ) -> None:
+        """Normalise and turn heads; write keys and values to their slots."""
+        ...
+
+    def gated_silu(self, gate_up_TI: torch.Tensor, out_TI: torch.Tensor) -> None:
+        """Write silu(first half) * second half."""
+        ...
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Operations:
+    """What layers compute with, and the memory that they share."""
+
+    fused: Fused
+    prefill: Attention
+    decode: Attention
+    scratch: Scratch
+    dtype: torch.dtype
+    device: torch.device
+    has_block_gemm: bool
+    """Whether products with eight-bit weights need no dequantised copy."""
