@@ -12,8 +12,8 @@ import structlog
 
 from chunkmesh.coverage import MAX_MODEL_LAYERS, Coverage, layer_mask, layer_ranges
 from chunkmesh.errors import InvalidRequest
+from chunkmesh.indexed_page import PageInfo
 from chunkmesh.pages import DIGEST_BYTES
-from chunkmesh.prefix_index import PageInfo
 from chunkmesh.v1 import common_pb2, hicache_pb2, hicache_pb2_grpc
 from hicache.cache import PrefixCache
 from hicache.store_thread import StoreThread
@@ -50,7 +50,7 @@ class HiCacheServicer(hicache_pb2_grpc.HiCacheServicer):
         self, request: hicache_pb2.ReleaseLeaseRequest, _context: _Context
     ) -> hicache_pb2.ReleaseLeaseResponse:
         """End a lease; one that has ended is no error."""
-        self._cache.release(request.lease_id)
+        self._cache.release(request.lease_id, now_s=time.monotonic())
         self._watcher.unlink_soon()
         return hicache_pb2.ReleaseLeaseResponse()
 
@@ -62,8 +62,8 @@ class HiCacheServicer(hicache_pb2_grpc.HiCacheServicer):
         _checked([request.namespace], "namespace")
         _checked((page.digest for page in request.pages), "pages.digest")
         _checked((page.parent for page in request.pages), "pages.parent")
-        pages = ((page.digest, page.parent) for page in request.pages)
-        num_visible = self._cache.commit(pages, coverage)
+        pages = ((page.digest, page.parent, page.priority) for page in request.pages)
+        num_visible = self._cache.commit(request.namespace, pages, coverage, now_s=time.monotonic())
         self._watcher.unlink_soon()
         return hicache_pb2.CommitResponse(num_visible=num_visible)
 
@@ -100,7 +100,7 @@ class HiCacheServicer(hicache_pb2_grpc.HiCacheServicer):
             num_queries=counters.queries,
             num_queried_pages=counters.queried_pages,
             num_hit_pages=counters.hit_pages,
-            num_evicted_pages=counters.evicted_pages,
+            num_evicted_pages=cache.num_evicted_pages,
             budget_bytes=cache.budget_bytes,
             redis_fault=self._watcher.fault or "",
             redis_version="" if server is None else f"{server.name} {server.version}",
