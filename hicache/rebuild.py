@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import structlog
 
 from hicache.cache import PrefixCache
@@ -24,7 +26,7 @@ async def rebuild(cache: PrefixCache, store: StoreThread) -> None:
     async for batch in store.scan():
         if cache.generation != generation:
             return
-        num_refused += cache.adopt(batch)
+        num_refused += cache.adopt(batch, now_s=time.monotonic())
         num_found += len(batch)
         missing.difference_update(page.digest for page in batch)
     if cache.generation != generation:

@@ -100,7 +100,9 @@ class RedisWatcher:
         while True:
             await self._unlink_wanted.wait()
             self._unlink_wanted.clear()
-            while self.fault is None and (doomed := self._cache.doomed(_UNLINK_PAGES)):
+            while self.fault is None and (
+                doomed := self._cache.doomed(_UNLINK_PAGES, now_s=time.monotonic())
+            ):
                 try:
                     await self._store.unlink(doomed)
                 except CacheFault as error:
