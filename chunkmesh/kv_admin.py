@@ -34,19 +34,18 @@ class KvAdmin:
         flat = _bytes_list(reply)
         return dict(zip(flat[::2], flat[1::2], strict=True))
 
-    def write_hash(self, key: bytes, fields: Mapping[bytes, bytes]) -> None:
-        """Set fields of a hash."""
+    def write_hash(
+        self, key: bytes, fields: Mapping[bytes, bytes], *, ttl_s: int | None = None
+    ) -> None:
+        """Set fields of a hash, which from then on lives for ttl_s if that is given."""
         items = list(fields.items())
-        self._store.run(
-            [
-                (
-                    b"HSET",
-                    key,
-                    *(part for item in items[start : start + _BATCH_FIELDS] for part in item),
-                )
-                for start in range(0, len(items), _BATCH_FIELDS)
-            ]
-        )
+        batches = [items[at : at + _BATCH_FIELDS] for at in range(0, len(items), _BATCH_FIELDS)]
+        commands: list[tuple[bytes, ...]] = [
+            (b"HSET", key, *(part for item in batch for part in item)) for batch in batches
+        ]
+        if ttl_s is not None:
+            commands.append((b"EXPIRE", key, b"%d" % ttl_s))
+        self._store.run(commands)
 
     def drop_fields(self, key: bytes, fields: Sequence[bytes]) -> None:
         """Remove fields of a hash."""

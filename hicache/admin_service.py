@@ -7,9 +7,13 @@ quotas and has the pages.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import dataclasses
 import time
+from collections.abc import AsyncIterator, Iterable
 
 from chunkmesh.errors import CacheFault, InvalidRequest
+from chunkmesh.stored_page import StoredPage
 from chunkmesh.v1 import hicache_pb2 as pb
 from hicache import codec
 from hicache.audit_log import AuditLog, Deed
@@ -81,15 +85,14 @@ class AdminService:
         selection = codec.selection_of(request.selection)
         now_s, ttl_s = time.monotonic(), request.ttl_ms / 1000
         until_s = now_s + ttl_s if ttl_s else None
-        if not request.dry_run:
-            self._check_redis()
-        amount = self._cache.pin(selection, until_s=until_s, now_s=now_s, dry_run=request.dry_run)
-        if not request.dry_run:
-            await self._kept.save()
-            what = f"{codec.selection_text(selection)}, " + (
-                f"for {ttl_s:g} s" if ttl_s else "for good"
-            )
-            await self._note(peer, "Pin", what, amount.num_pages, amount.num_bytes)
+        if request.dry_run:
+            amount = self._cache.pin(selection, until_s=until_s, now_s=now_s, dry_run=True)
+        else:
+            how_long = f"for {ttl_s:g} s" if ttl_s else "for good"
+            what = f"{codec.selection_text(selection)}, {how_long}"
+            async with self._changing(peer, "Pin", what) as tally, self._kept.changing():
+                amount = self._cache.pin(selection, until_s=until_s, now_s=now_s, dry_run=False)
+                tally.add(amount.num_pages, amount.num_bytes)
         return pb.PinResponse(num_pages=amount.num_pages, num_bytes=amount.num_bytes)
 
     async def unpin(self, request: pb.UnpinRequest, peer: str) -> pb.UnpinResponse:
@@ -99,14 +102,14 @@ class AdminService:
             CacheFault: Redis does not answer; nothing is changed.
         """
         selection = codec.selection_of(request.selection)
-        if not request.dry_run:
-            self._check_redis()
-        amount = self._cache.unpin(selection, now_s=time.monotonic(), dry_run=request.dry_run)
-        if not request.dry_run:
-            self._watcher.unlink_soon()
-            await self._kept.save()
+        now_s = time.monotonic()
+        if request.dry_run:
+            amount = self._cache.unpin(selection, now_s=now_s, dry_run=True)
+        else:
             what = codec.selection_text(selection)
-            await self._note(peer, "Unpin", what, amount.num_pages, amount.num_bytes)
+            async with self._changing(peer, "Unpin", what) as tally, self._kept.changing():
+                amount = self._cache.unpin(selection, now_s=now_s, dry_run=False)
+                tally.add(amount.num_pages, amount.num_bytes)
         return pb.UnpinResponse(num_pages=amount.num_pages, num_bytes=amount.num_bytes)
 
     async def evict(self, request: pb.EvictRequest, peer: str) -> pb.EvictResponse:
@@ -116,13 +119,14 @@ class AdminService:
             CacheFault: Redis does not answer; nothing is changed.
         """
         selection = codec.selection_of(request.selection)
-        if not request.dry_run:
-            self._check_redis()
-        gone = self._cache.evict(selection, now_s=time.monotonic(), dry_run=request.dry_run)
-        if not request.dry_run:
-            self._watcher.unlink_soon()
+        now_s = time.monotonic()
+        if request.dry_run:
+            gone = self._cache.evict(selection, now_s=now_s, dry_run=True)
+        else:
             what = codec.selection_text(selection)
-            await self._note(peer, "Evict", what, gone.num_pages, gone.num_bytes)
+            async with self._changing(peer, "Evict", what) as tally:
+                gone = self._cache.evict(selection, now_s=now_s, dry_run=False)
+                tally.add(gone.num_pages, gone.num_bytes)
         return pb.EvictResponse(
             num_pages=gone.num_pages, num_bytes=gone.num_bytes, num_held_pages=gone.num_held_pages
         )
@@ -134,17 +138,15 @@ class AdminService:
             CacheFault: Redis does not answer; the quota is as before.
         """
         (namespace,) = codec.checked([request.namespace], "namespace")
-        if not request.dry_run:
-            self._check_redis()
-        gone = self._cache.set_quota(
-            namespace, request.max_bytes, now_s=time.monotonic(), dry_run=request.dry_run
-        )
-        if not request.dry_run:
-            self._watcher.unlink_soon()
-            await self._kept.save()
-            bound = f"{request.max_bytes} bytes" if request.max_bytes else "no quota"
+        max_bytes, now_s = request.max_bytes, time.monotonic()
+        if request.dry_run:
+            gone = self._cache.set_quota(namespace, max_bytes, now_s=now_s, dry_run=True)
+        else:
+            bound = f"{max_bytes} bytes" if max_bytes else "no quota"
             what = f"namespace {codec.short(namespace)}: {bound}"
-            await self._note(peer, "SetQuota", what, gone.num_pages, gone.num_bytes)
+            async with self._changing(peer, "SetQuota", what) as tally, self._kept.changing():
+                gone = self._cache.set_quota(namespace, max_bytes, now_s=now_s, dry_run=False)
+                tally.add(gone.num_pages, gone.num_bytes)
         return pb.SetQuotaResponse(num_pages=gone.num_pages, num_bytes=gone.num_bytes)
 
     async def clear(self, request: pb.ClearRequest, peer: str) -> pb.ClearResponse:
@@ -153,19 +155,20 @@ class AdminService:
         Raises:
             CacheFault: Redis does not answer; the index is forgotten all the same.
         """
-        num_pages = num_bytes = 0
         async with self._clearing:
-            if not request.dry_run:
+            if request.dry_run:
+                tally = _Tally()
+                async for batch in self._store.scan():
+                    tally.add(len(batch), _num_bytes(batch))
+            else:
                 self._cache.forget()
-            async for batch in self._store.scan():
-                num_bytes += sum(page.coverage.num_bytes for page in batch if page.coverage)
-                digests = [page.digest for page in batch]
-                num_pages += len(digests) if request.dry_run else await self._store.unlink(digests)
-            if not request.dry_run:
-                self._cache.forget()
-                self._feed.cleared(num_pages, num_bytes)
-                await self._note(peer, "Clear", "all pages", num_pages, num_bytes)
-        return pb.ClearResponse(num_pages=num_pages, num_bytes=num_bytes)
+                async with self._changing(peer, "Clear", "all pages") as tally:
+                    async for batch in self._store.scan():
+                        digests = [page.digest for page in batch]
+                        tally.add(await self._store.unlink(digests), _num_bytes(batch))
+                    self._cache.forget()
+                self._feed.cleared(tally.num_pages, tally.num_bytes)
+        return pb.ClearResponse(num_pages=tally.num_pages, num_bytes=tally.num_bytes)
 
     async def audit_log(self, request: pb.GetAuditLogRequest) -> pb.GetAuditLogResponse:
         """Return what was changed by hand, newest first.
@@ -188,18 +191,53 @@ class AdminService:
             ]
         )
 
-    def _check_redis(self) -> None:
+    @contextlib.asynccontextmanager
+    async def _changing(self, peer: str, method: str, request: str) -> AsyncIterator[_Tally]:
+        """Make a change inside and count it; it is written to the audit log on leaving.
+
+        Raises:
+            CacheFault: Redis is away.
+        """
         if self._watcher.fault is not None:
             raise CacheFault(self._watcher.fault)
+        tally = _Tally()
+        try:
+            yield tally
+        except asyncio.CancelledError:
+            if tally.is_made:  # the caller went, the change stays
+                await self._audit.record(tally.deed(peer, method, request))
+            raise
+        self._watcher.unlink_soon()
+        await self._audit.record(tally.deed(peer, method, request))
 
-    async def _note(
-        self, peer: str, method: str, request: str, num_pages: int, num_bytes: int
-    ) -> None:
-        await self._audit.record(
-            Deed(
-                peer=peer, method=method, request=request, num_pages=num_pages, num_bytes=num_bytes
-            )
+
+@dataclasses.dataclass(slots=True, kw_only=True)
+class _Tally:
+    """What a change concerns so far."""
+
+    is_made: bool = False
+    num_pages: int = 0
+    num_bytes: int = 0
+
+    def add(self, num_pages: int, num_bytes: int) -> None:
+        """Count pages that were changed."""
+        self.is_made = True
+        self.num_pages += num_pages
+        self.num_bytes += num_bytes
+
+    def deed(self, peer: str, method: str, request: str) -> Deed:
+        """Return what the audit log has to say."""
+        return Deed(
+            peer=peer,
+            method=method,
+            request=request,
+            num_pages=self.num_pages,
+            num_bytes=self.num_bytes,
         )
+
+
+def _num_bytes(pages: Iterable[StoredPage]) -> int:
+    return sum(page.coverage.num_bytes for page in pages if page.coverage)
 
 
 def _limit(asked: int, *, usual: int, most: int) -> int:

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 from chunkmesh.coverage import MAX_MODEL_LAYERS, Coverage, layer_mask, layer_ranges
 from chunkmesh.errors import InvalidRequest
+from chunkmesh.indexed_page import PageInfo
 from chunkmesh.pages import DIGEST_BYTES
-from chunkmesh.prefix_index import PageInfo
 from chunkmesh.v1 import common_pb2
 from chunkmesh.v1 import hicache_pb2 as pb
 from hicache.namespaces import NamespaceInfo, NamespaceState

@@ -6,11 +6,11 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 
 from chunkmesh.kv_admin import KvAdmin
+from chunkmesh.kv_store import KvStore
 from chunkmesh.page_record import (
     RECORD_FIELD,
     PageRecord,
     decode_record,
-    field_layer,
     is_sound_layer,
     layer_field,
 )
@@ -31,7 +31,7 @@ class Values:
         return sum(len(value) for _, value in self.sound)
 
 
-def read_values(admin: KvAdmin, digest: bytes, layers: Sequence[int]) -> Iterator[Values]:
+def read_values(store: KvStore, digest: bytes, layers: Sequence[int]) -> Iterator[Values]:
     """Yield a page's record with its first layers, then further layers; at most 4 MiB each.
 
     Each step blocks for Redis. Without a sound record there is nothing behind it.
@@ -39,6 +39,7 @@ def read_values(admin: KvAdmin, digest: bytes, layers: Sequence[int]) -> Iterato
     Raises:
         CacheFault: Redis does not answer.
     """
+    admin = KvAdmin(store)
     value = admin.read_record(digest)
     record = None if value is None else decode_record(digest, value)
     if value is None or record is None:
@@ -65,32 +66,3 @@ def is_sound(digest: bytes, record: PageRecord, layer: int, value: bytes) -> boo
     return layer < record.format.model_layers and is_sound_layer(
         digest, layer, value, layer_bytes=record.format.layer_bytes
     )
-
-
-class ArrivingPage:
-    """A page that comes in parts from outside; owner of its values until it is whole."""
-
-    def __init__(self, digest: bytes) -> None:
-        self.digest = digest
-        self.record: PageRecord | None = None
-        self.record_value = b""
-        self.layers: dict[int, bytes] = {}
-        """Sound values."""
-        self.is_refused = False
-        """Whether a value was wrong; nothing is kept then."""
-
-    def add(self, name: bytes, value: bytes) -> None:
-        """Take a field; the record comes first."""
-        if self.is_refused:
-            return
-        if self.record is None:
-            self.record = decode_record(self.digest, value) if name == RECORD_FIELD else None
-            self.record_value = value
-            self.is_refused = self.record is None
-            return
-        layer = field_layer(name)
-        if layer is None or not is_sound(self.digest, self.record, layer, value):
-            self.is_refused = True
-            self.layers.clear()
-            return
-        self.layers[layer] = value

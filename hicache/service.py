@@ -20,7 +20,7 @@ from hicache import codec
 from hicache.admin_service import AdminService
 from hicache.bulk_service import BulkService
 from hicache.cache import PrefixCache
-from hicache.kept_state import KeptState
+from hicache.kept_infos import KeptInfos
 from hicache.watch import ChangeFeed
 from hicache.watcher import RedisWatcher
 
@@ -37,14 +37,14 @@ class HiCacheServicer(hicache_pb2_grpc.HiCacheServicer):
         *,
         cache: PrefixCache,
         watcher: RedisWatcher,
-        kept: KeptState,
+        infos: KeptInfos,
         feed: ChangeFeed,
         admin: AdminService,
         bulk: BulkService,
     ) -> None:
         self._cache = cache
         self._watcher = watcher
-        self._kept = kept
+        self._infos = infos
         self._feed = feed
         self._admin = admin
         self._bulk = bulk
@@ -86,7 +86,7 @@ class HiCacheServicer(hicache_pb2_grpc.HiCacheServicer):
         codec.checked((page.digest for page in request.pages), "pages.digest")
         codec.checked((page.parent for page in request.pages), "pages.parent")
         if request.HasField("info"):
-            self._kept.describe(namespace, codec.info_of(request.info))
+            self._infos.describe(namespace, codec.info_of(request.info))
         pages = ((page.digest, page.parent, page.priority) for page in request.pages)
         num_visible = self._cache.commit(namespace, pages, coverage, now_s=time.monotonic())
         self._watcher.unlink_soon()
@@ -123,7 +123,7 @@ class HiCacheServicer(hicache_pb2_grpc.HiCacheServicer):
             num_queries=counters.queries,
             num_queried_pages=counters.queried_pages,
             num_hit_pages=counters.hit_pages,
-            num_evicted_pages=counters.evicted_pages,
+            num_evicted_pages=cache.num_evicted_pages,
             budget_bytes=cache.budget_bytes,
             redis_fault=self._watcher.fault or "",
             redis_version="" if server is None else f"{server.name} {server.version}",
@@ -133,10 +133,10 @@ class HiCacheServicer(hicache_pb2_grpc.HiCacheServicer):
     async def Watch(
         self, _request: pb.WatchRequest, _context: _Context
     ) -> AsyncIterator[pb.WatchResponse]:
-        """Tell of changes until the caller goes."""
+        """Tell of changes until the caller or the server goes."""
         with self._feed.subscribed() as subscription:
-            while True:
-                yield await subscription.next()
+            while (change := await subscription.next()) is not None:
+                yield change
 
     async def ListNamespaces(
         self, _request: pb.ListNamespacesRequest, _context: _Context

@@ -21,6 +21,7 @@ class Subscription:
     def __init__(self) -> None:
         self._waiting: deque[pb.WatchResponse] = deque()
         self._num_skipped = 0
+        self._has_ended = False
         self._news = asyncio.Event()
 
     def tell(self, change: pb.WatchResponse) -> None:
@@ -32,14 +33,19 @@ class Subscription:
             self._waiting.append(change)
         self._news.set()
 
-    async def next(self) -> pb.WatchResponse:
-        """Wait for the next change."""
-        while not self._waiting:
+    def end(self) -> None:
+        """Let nothing more come than what waits."""
+        self._has_ended = True
+        self._news.set()
+
+    async def next(self) -> pb.WatchResponse | None:
+        """Wait for the next change; None at the end."""
+        if not self._waiting:
             self._flush_skipped()
-            if not self._waiting:
-                self._news.clear()
-                await self._news.wait()
-        return self._waiting.popleft()
+        while not self._waiting and not self._has_ended:
+            self._news.clear()
+            await self._news.wait()
+        return self._waiting.popleft() if self._waiting else None
 
     def _flush_skipped(self) -> None:
         if self._num_skipped:
@@ -63,6 +69,11 @@ class ChangeFeed:
             yield subscription
         finally:
             self._subscriptions.discard(subscription)
+
+    def close(self) -> None:
+        """End all subscriptions, because the server ends."""
+        for subscription in self._subscriptions:
+            subscription.end()
 
     def changed(self, change: Change) -> None:
         """Tell of a change of pages or quotas."""

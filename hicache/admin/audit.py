@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import datetime
+from datetime import datetime
 from typing import Annotated
 
 import typer
@@ -47,7 +47,7 @@ def _values(entry: pb.AuditEntry) -> dict[str, object]:
 
 
 def _row(entry: pb.AuditEntry) -> tuple[str, ...]:
-    when = datetime.datetime.fromtimestamp(entry.unix_ms / 1000).astimezone()
+    when = datetime.fromtimestamp(entry.unix_ms / 1000).astimezone()
     return (
         when.isoformat(" ", "seconds"),
         entry.peer,

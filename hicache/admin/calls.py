@@ -5,25 +5,26 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator
-from typing import Any, TypeVar, cast
+from typing import Any, TypeAlias, TypeVar, cast
 
 import grpc
 import typer
 
 from chunkmesh.address import HostPort
-from chunkmesh.errors import InvalidRequest
+from chunkmesh.errors import ChunkMeshError, InvalidRequest, NotFound
 from chunkmesh.grpc_client import channel
 from chunkmesh.status import DETAILS_KEY, from_rpc_error
 from chunkmesh.v1 import generation_pb2_grpc, hicache_pb2_grpc
-from hicache.admin.exits import EXIT_ERROR, EXIT_INTERRUPTED, EXIT_USAGE, fail
+from hicache.admin.exits import EXIT_ERROR, EXIT_INTERRUPTED, EXIT_NOT_FOUND, EXIT_USAGE, fail
 
 ANSWER_S = 10.0
 """For what HiCache answers from memory."""
 WORK_S = 600.0
 """For what waits for Redis, or for many pages."""
 
-HiCache = hicache_pb2_grpc.HiCacheAsyncStub
-Generation = generation_pb2_grpc.GenerationAsyncStub
+# Names of the stubs alone: those for asyncio are known to type checkers only.
+HiCache: TypeAlias = "hicache_pb2_grpc.HiCacheAsyncStub"
+Generation: TypeAlias = "generation_pb2_grpc.GenerationAsyncStub"
 
 _WRONG_ADDRESS = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.UNIMPLEMENTED})
 _T = TypeVar("_T")
@@ -62,7 +63,7 @@ def told(address: HostPort, flag: str) -> Iterator[None]:
             said = f"no answer from {address} ({error.details()})"
             fail(f"{said}: is it up? Name another with {flag} HOST:PORT", EXIT_ERROR)
         known = from_rpc_error(error)
-        fail(str(known), EXIT_USAGE if isinstance(known, InvalidRequest) else EXIT_ERROR)
+        fail(str(known), _status(known))
 
 
 def run(work: Coroutine[Any, Any, _T]) -> _T:
@@ -77,6 +78,12 @@ def run(work: Coroutine[Any, Any, _T]) -> _T:
 async def _stub(address: HostPort, stub: Callable[[grpc.aio.Channel], _T]) -> AsyncIterator[_T]:
     async with channel(address) as link:
         yield stub(link)
+
+
+def _status(error: ChunkMeshError) -> int:
+    if isinstance(error, NotFound):
+        return EXIT_NOT_FOUND
+    return EXIT_USAGE if isinstance(error, InvalidRequest) else EXIT_ERROR
 
 
 def _said_by_server(error: grpc.RpcError) -> bool:

@@ -18,10 +18,14 @@ class Amount(Protocol):
     """What replies to changes have in common."""
 
     @property
-    def num_pages(self) -> int: ...
+    def num_pages(self) -> int:
+        """Pages concerned."""
+        ...
 
     @property
-    def num_bytes(self) -> int: ...
+    def num_bytes(self) -> int:
+        """Their bytes, values only."""
+        ...
 
 
 _Reply = TypeVar("_Reply", bound=Amount)

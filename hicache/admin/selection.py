@@ -36,9 +36,8 @@ class Given:
 
 def select(context: typer.Context, given: Given, *, or_all: bool = False) -> pb.Selection:
     """Turn flags into a selection; or_all takes all pages if none is given."""
-    if given.num_given == 0 and or_all:
-        return pb.Selection(everything=True)
-    if given.num_given != 1:
+    everything = given.everything or (or_all and given.num_given == 0)
+    if given.num_given != 1 and not everything:
         fail(
             "give one of --prefix, --namespace, --salt, --older-than, --text, --prompt-file, "
             "--tokens and --all, as far as the command has them",
@@ -49,11 +48,16 @@ def select(context: typer.Context, given: Given, *, or_all: bool = False) -> pb.
     if given.older_than is not None:
         idle_ms = parsed("--older-than", given.older_than, parse_duration_ms)
         return pb.Selection(idle_ms=idle_ms)
-    if given.salt is not None:
-        return pb.Selection(namespace=namespaces.of_salt(given.scheduler, given.salt))
-    if given.namespace is not None:
-        return pb.Selection(namespace=namespaces.named(context, "--namespace", given.namespace))
-    if given.everything:
+    if everything:
         return pb.Selection(everything=True)
-    digests = tokenized(given.scheduler, given.prompt).page_digests
-    return pb.Selection(prompt=pb.DigestList(digests=digests))
+    if given.prompt.num_given:
+        digests = tokenized(given.scheduler, given.prompt).page_digests
+        return pb.Selection(prompt=pb.DigestList(digests=digests))
+    return pb.Selection(namespace=_namespace(context, given))
+
+
+def _namespace(context: typer.Context, given: Given) -> bytes:
+    if given.namespace is not None:
+        return namespaces.named(context, "--namespace", given.namespace)
+    assert given.salt is not None, "exactly one choice was made"
+    return namespaces.of_salt(given.scheduler, given.salt)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import datetime
 import sys
+from datetime import datetime
 from typing import Annotated
 
 import typer
@@ -71,7 +71,7 @@ def _values(change: pb.WatchResponse) -> dict[str, object]:
 
 
 def _line(change: pb.WatchResponse) -> str:
-    when = datetime.datetime.fromtimestamp(change.unix_ms / 1000).astimezone()
+    when = datetime.fromtimestamp(change.unix_ms / 1000).astimezone()
     words = [when.strftime("%H:%M:%S.%f")[:-3], f"{_kind(change):<12}"]
     if change.kind == pb.CHANGE_KIND_MATCHED:
         words.append(f"{change.num_pages} of {change.num_queried_pages} pages")

@@ -61,7 +61,10 @@ class ByteTokenizer(generation_pb2_grpc.GenerationServicer):
         """Return ids and digests."""
         ids = list(request.text.encode()) or list(request.input_ids.ids)
         return generation_pb2.TokenizeResponse(
-            input_ids=ids, page_digests=digests_of(ids), page_tokens=FORM.page_tokens
+            input_ids=ids,
+            page_digests=digests_of(ids),
+            page_tokens=FORM.page_tokens,
+            namespace=NAMESPACE,
         )
 
 
@@ -173,7 +176,7 @@ async def test_clear_counts_first_and_deletes_when_told(hicache: str, valkey: Va
         assert client.dbsize() == 2
         done = await admin("--hicache", hicache, "clear", "--yes", "--json")
         assert done.object == {"dry_run": False, "num_pages": 2, "num_bytes": num_bytes}
-        assert client.dbsize() == 0
+        assert client.keys() == [b"cm-audit"]
 
 
 @pytest.mark.parametrize("source", ["--text", "--prompt-file", "--tokens"])
@@ -189,11 +192,16 @@ async def test_lookup(hicache: str, tmp_path: pathlib.Path, source: str) -> None
         plain = await admin(*command)
     assert (ended.status, plain.status) == (0, 0)
     assert ended.object == {
+        "namespace": NAMESPACE.hex(),
         "num_tokens": 40,
         "page_tokens": 16,
         "num_pages": 2,
         "cached_tokens": 16,
         "hit_tokens": 16,
+        "layers": [
+            {"first": 0, "last": 1, "cached_tokens": 16},
+            {"first": 1, "last": 4, "cached_tokens": 32},
+        ],
         "pages": [
             {"first": 0, "last": 1, "layers": [[0, 4]], "visible": True, "num_hits": 0},
             {"first": 1, "last": 2, "layers": [[1, 4]], "visible": False, "num_hits": 0},
