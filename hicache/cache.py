@@ -290,3 +290,11 @@ class PrefixCache:
         tops = tops_of(self._contents.tree, namespace=namespace, below=below)
         runs = runs_below(self._contents.tree, tops, max_depth=max_depth, now_s=now_s)
         return list_runs(runs, limit=limit, order=order)
+
+    def check_integrity(self) -> None:
+        """Compare all counts and links with the pages themselves; for tests and debugging.
+
+        Raises:
+            InvariantViolated: they disagree.
+        """
+        self._contents.check_integrity()

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from chunkmesh.coverage import Coverage
-from chunkmesh.errors import InvalidRequest
+from chunkmesh.errors import InvalidRequest, InvariantViolated
 from chunkmesh.indexed_page import IndexedPage, PageLock, PagePlace
 from chunkmesh.page_tree import PageTree
 from chunkmesh.prefix_index import PrefixIndex
@@ -195,6 +195,19 @@ class CacheContents:
             self.keep_limits(namespaces, now_s=now_s)
             self.index.unlock(lock)
         self.keep_limits(namespaces, now_s=now_s)
+
+    def check_integrity(self) -> None:
+        """Compare counts, links and pins with the pages themselves.
+
+        Raises:
+            InvariantViolated: they disagree.
+        """
+        self.index.check_integrity()
+        for page in self.tree.everything():
+            if page.pinned != (page.digest in self.pins):
+                raise InvariantViolated(f"page {page.digest.hex()}: wrong pin")
+            if page.digest in self.doomed:
+                raise InvariantViolated(f"page {page.digest.hex()} is doomed and known")
 
     def _apply_pins(self, pages: Iterable[IndexedPage]) -> None:
         for page in pages:
