@@ -1,10 +1,12 @@
-"""What the pages of one namespace come to. Pure; kept by the index, page by page."""
+"""What the pages of each namespace come to. Pure; kept by the index, page by page."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 
+from chunkmesh.errors import InvalidRequest
 from chunkmesh.indexed_page import IndexedPage
 
 
@@ -53,9 +55,11 @@ class NamespaceCounts:
     def agrees(self, pages: Iterable[IndexedPage]) -> bool:
         """Whether the counts are those of exactly these pages; of hits nobody else knows."""
         counted = NamespaceCounts(model_layers=self.model_layers, num_hits=self.num_hits)
+        same_model = True
         for page in pages:
             counted.add(page)
-        return counted == self
+            same_model = same_model and page.model_layers == self.model_layers
+        return same_model and counted == self
 
     def _count(self, page: IndexedPage, number: int) -> None:
         if page.visible:
@@ -64,3 +68,65 @@ class NamespaceCounts:
             self.num_partial_pages += number
         self.num_bytes += number * page.num_bytes
         self.num_pinned_pages += number * page.pinned
+
+
+class CountsByNamespace:
+    """Owner of the counts of all namespaces that have pages."""
+
+    def __init__(self) -> None:
+        self._counts: dict[bytes, NamespaceCounts] = {}
+
+    @property
+    def all(self) -> Mapping[bytes, NamespaceCounts]:
+        """Counts by namespace; to look at only."""
+        return self._counts
+
+    def add(self, page: IndexedPage) -> None:
+        """Count a page.
+
+        Raises:
+            InvalidRequest: the namespace is of a model with another number of layers.
+        """
+        counts = self._counts.get(page.namespace)
+        if counts is None:
+            counts = self._counts[page.namespace] = NamespaceCounts(model_layers=page.model_layers)
+        if counts.model_layers != page.model_layers:
+            raise InvalidRequest(
+                f"namespace {page.namespace.hex()} is of {counts.model_layers} layers; now "
+                f"{page.model_layers} are named",
+                field="model_layers",
+            )
+        counts.add(page)
+
+    def drop(self, page: IndexedPage) -> bool:
+        """Count a page no more; return whether it was the last of its namespace."""
+        counts = self._counts[page.namespace]
+        counts.drop(page)
+        if counts.is_empty:
+            del self._counts[page.namespace]
+        return counts.is_empty
+
+    @contextlib.contextmanager
+    def changing(self, page: IndexedPage) -> Iterator[None]:
+        """Keep the counts right while a counted page changes."""
+        counts = self._counts[page.namespace]
+        counts.drop(page)
+        yield
+        counts.add(page)
+
+    def hit(self, namespace: bytes) -> None:
+        """Count a match."""
+        self._counts[namespace].num_hits += 1
+
+    def clear(self) -> None:
+        """Forget all counts."""
+        self._counts.clear()
+
+    def agree(self, pages: Iterable[IndexedPage]) -> bool:
+        """Whether the counts are those of exactly these pages."""
+        families: dict[bytes, list[IndexedPage]] = {}
+        for page in pages:
+            families.setdefault(page.namespace, []).append(page)
+        return self._counts.keys() == families.keys() and all(
+            self._counts[namespace].agrees(family) for namespace, family in families.items()
+        )

@@ -35,6 +35,10 @@ class PageTree:
         """Return a page if it is known."""
         return self._pages.get(digest)
 
+    def known(self, digests: Iterable[bytes]) -> list[IndexedPage]:
+        """Return those of the pages that are known."""
+        return [page for digest in digests if (page := self._pages.get(digest)) is not None]
+
     def digests(self) -> frozenset[bytes]:
         """Return all known pages."""
         return frozenset(self._pages)

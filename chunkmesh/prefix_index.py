@@ -8,17 +8,15 @@ Source: the prefix tree and its lock counts in SGLang's RadixAttention
 
 from __future__ import annotations
 
-import collections
-import contextlib
-import heapq
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 
 from chunkmesh.coverage import Coverage
 from chunkmesh.errors import InvalidRequest, InvariantViolated
 from chunkmesh.indexed_page import IndexedPage, PageInfo, PageLock, PagePlace
-from chunkmesh.leaf_queue import Key, LeafQueue, Order, least_recently_used
-from chunkmesh.namespace_counts import NamespaceCounts
+from chunkmesh.leaf_queue import LeafQueue, Order, least_recently_used
+from chunkmesh.namespace_counts import CountsByNamespace, NamespaceCounts
 from chunkmesh.page_tree import PageTree
+from chunkmesh.victims import take_victims
 
 
 class PrefixIndex:
@@ -31,7 +29,7 @@ class PrefixIndex:
         self._leaves = LeafQueue(order, self._may_go)
         self._own_leaves: dict[bytes, LeafQueue] = {}
         """Leaves by namespace, for those of which pages were evicted on their own."""
-        self._namespaces: dict[bytes, NamespaceCounts] = {}
+        self._namespaces = CountsByNamespace()
         self._tick = 0
         self.num_pages = 0
         """Visible pages."""
@@ -46,7 +44,7 @@ class PrefixIndex:
     @property
     def namespaces(self) -> Mapping[bytes, NamespaceCounts]:
         """Counts of each namespace that has pages; to look at only."""
-        return self._namespaces
+        return self._namespaces.all
 
     @property
     def num_partial_pages(self) -> int:
@@ -69,7 +67,7 @@ class PrefixIndex:
             page.used_s = now_s
             page.num_hits += 1
         if pages:
-            self._namespaces[pages[0].namespace].num_hits += 1
+            self._namespaces.hit(pages[0].namespace)
         return pages
 
     def info(self, digest: bytes) -> PageInfo:
@@ -96,7 +94,7 @@ class PrefixIndex:
 
     def pin(self, page: IndexedPage, *, pinned: bool) -> None:
         """Hold a known page, or hold it no more."""
-        with self._recounted(page):
+        with self._namespaces.changing(page):
             page.pinned = pinned
         self._queue(page)
 
@@ -117,7 +115,7 @@ class PrefixIndex:
         _check_same(page, place, coverage)
         was_visible = page.visible
         added_bytes = (coverage.layers & ~page.layers).bit_count() * coverage.layer_bytes
-        with self._recounted(page):
+        with self._namespaces.changing(page):
             page.layers |= coverage.layers
             page.visible = page.layers == (1 << page.model_layers) - 1
             page.num_bytes += added_bytes
@@ -135,10 +133,7 @@ class PrefixIndex:
         """Forget known pages, held or not, children before parents, and no parent alone."""
         for page in pages:
             parent = self._tree.remove(page)
-            counts = self._namespaces[page.namespace]
-            counts.drop(page)
-            if counts.is_empty:
-                del self._namespaces[page.namespace]
+            if self._namespaces.drop(page):
                 self._own_leaves.pop(page.namespace, None)
             self.num_bytes -= page.num_bytes
             self.num_pages -= page.visible
@@ -163,7 +158,7 @@ class PrefixIndex:
         parents; fewer bytes if nothing else may go. With dry_run they stay.
         """
         leaves = self._leaves if namespace is None else self._leaves_of(namespace)
-        victims = self._victims(leaves, num_bytes)
+        victims = take_victims(self._tree, leaves, self._order, num_bytes)
         if dry_run:
             for page in victims:
                 leaves.push(page)
@@ -186,23 +181,14 @@ class PrefixIndex:
         Raises:
             InvariantViolated: they disagree.
         """
-        families: dict[bytes, list[IndexedPage]] = {}
-        for page in self._tree.everything():
-            families.setdefault(page.namespace, []).append(page)
-        pages = [page for family in families.values() for page in family]
+        pages = list(self._tree.everything())
         checks = {
             "bytes": self.num_bytes == sum(page.num_bytes for page in pages),
             "visible": self.num_pages == sum(page.visible for page in pages),
             "visibility": all(
                 page.visible == (page.layers == (1 << page.model_layers) - 1) for page in pages
             ),
-            "namespaces": self._namespaces.keys() == families.keys()
-            and all(
-                self._namespaces[namespace].agrees(family)
-                and {page.model_layers for page in family}
-                == {self._namespaces[namespace].model_layers}
-                for namespace, family in families.items()
-            ),
+            "namespaces": self._namespaces.agree(pages),
             "locks": all(page.locks >= 0 for page in pages),
             "queue": all(page in self._leaves for page in pages if self._may_go(page)),
             "own queues": all(
@@ -215,22 +201,7 @@ class PrefixIndex:
         if broken:
             raise InvariantViolated(f"prefix index: wrong {', '.join(broken)}")
 
-    @contextlib.contextmanager
-    def _recounted(self, page: IndexedPage) -> Iterator[None]:
-        """Keep the counts of its namespace right while a page changes."""
-        counts = self._namespaces[page.namespace]
-        counts.drop(page)
-        yield
-        counts.add(page)
-
     def _insert(self, place: PagePlace, model_layers: int) -> IndexedPage:
-        counts = self._namespaces.get(place.namespace)
-        if counts is not None and counts.model_layers != model_layers:
-            raise InvalidRequest(
-                f"namespace {place.namespace.hex()} is of {counts.model_layers} layers; now "
-                f"{model_layers} are named",
-                field="model_layers",
-            )
         parent = self._tree.get(place.parent)
         page_index = place.page_index
         if place.parent == place.namespace:
@@ -245,10 +216,12 @@ class PrefixIndex:
             page_index=page_index,
             priority=place.priority,
         )
-        self._tree.insert(page)
-        if counts is None:
-            counts = self._namespaces[page.namespace] = NamespaceCounts(model_layers=model_layers)
-        counts.add(page)
+        self._namespaces.add(page)
+        try:
+            self._tree.insert(page)
+        except InvalidRequest:
+            self._namespaces.drop(page)
+            raise
         self._queue(page)
         return page
 
@@ -267,34 +240,9 @@ class PrefixIndex:
             leaves = LeafQueue(self._order, self._may_go)
             for page in self._tree.of_namespace(namespace):
                 leaves.push(page)
-            if namespace in self._namespaces:
+            if namespace in self._namespaces.all:
                 self._own_leaves[namespace] = leaves
         return leaves
-
-    def _victims(self, leaves: LeafQueue, num_bytes: int) -> tuple[IndexedPage, ...]:
-        """Take pages out of the queue until they come to num_bytes; children before parents.
-
-        A parent's turn comes once all its children are among the victims.
-        """
-        victims: list[IndexedPage] = []
-        bared: list[tuple[Key, int, IndexedPage]] = []
-        num_gone: collections.Counter[bytes] = collections.Counter()
-        while num_bytes > 0:
-            page = leaves.pop(before=bared[0][0] if bared else None)
-            if page is None:
-                if not bared:
-                    break
-                page = heapq.heappop(bared)[2]
-            victims.append(page)
-            num_bytes -= page.num_bytes
-            parent = self._tree.parent(page)
-            if parent is not None:
-                num_gone[parent.digest] += 1
-                if num_gone[parent.digest] == len(self._tree.children(parent)) and (
-                    not parent.is_held
-                ):
-                    heapq.heappush(bared, (self._order(parent), len(victims), parent))
-        return tuple(victims)
 
 
 def _check_same(page: IndexedPage, place: PagePlace, coverage: Coverage) -> None:

@@ -12,10 +12,9 @@ import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 
 from chunkmesh.coverage import Coverage
-from chunkmesh.errors import InvalidRequest
-from chunkmesh.indexed_page import IndexedPage, PageInfo, PagePlace
+from chunkmesh.indexed_page import PageInfo, PagePlace
 from chunkmesh.stored_page import StoredPage
-from hicache.changes import Change, ChangeKind, OnChange, unheard
+from hicache.changes import OnChange, matched, unheard
 from hicache.contents import CacheContents
 from hicache.eviction_policy import POLICIES, PolicyName
 from hicache.leases import Leases
@@ -109,15 +108,7 @@ class PrefixCache:
         pages = self._contents.index.match(digests, now_s=now_s)
         self.count_query(len(digests))
         self.counters.hit_pages += len(pages)
-        self._on_change(
-            Change(
-                kind=ChangeKind.MATCHED,
-                namespace=pages[0].namespace if pages else None,
-                digests=tuple(digests[: len(pages)]),
-                num_queried_pages=len(digests),
-                num_bytes=sum(page.num_bytes for page in pages),
-            )
-        )
+        self._on_change(matched(pages, num_queried_pages=len(digests)))
         if not pages or lease_ttl_s <= 0:
             return Hit(num_pages=len(pages), lease_id="")
         lock = self._contents.index.lock(pages)
@@ -135,11 +126,9 @@ class PrefixCache:
 
     def hold(self, lease_id: str, digests: Sequence[bytes], *, ttl_s: float, now_s: float) -> None:
         """Take note of a lease that another replica gave or renewed; it holds doomed pages too."""
-        if self._leases.renew([lease_id], ttl_s=ttl_s, now_s=now_s):
-            self.release(lease_id, now_s=now_s)
-            known = [page for digest in digests if (page := self._contents.tree.get(digest))]
-            lock = self._contents.index.lock([*known, *self._contents.doomed.evicted(digests)])
-            self._leases.adopt(lease_id, lock, ttl_s=ttl_s, now_s=now_s)
+        lock = self._contents.lock(digests)
+        self.release(lease_id, now_s=now_s)
+        self._leases.adopt(lease_id, lock, ttl_s=ttl_s, now_s=now_s)
 
     def release(self, lease_id: str, *, now_s: float) -> None:
         """End a lease; nothing happens if it has ended."""
@@ -150,6 +139,7 @@ class PrefixCache:
     def tick(self, now_s: float) -> None:
         """End leases and pins whose time is over, and evict what is over the limits."""
         self._contents.unlock(self._leases.expire(now_s), now_s=now_s)
+        self._contents.doomed.expire(now_s)
         self._contents.expire_pins(now_s)
         self._contents.keep_limits(self.quotas(), now_s=now_s)
 
@@ -168,59 +158,29 @@ class PrefixCache:
         Raises:
             InvalidRequest: a page contradicts what is known of it; those before it are recorded.
         """
-        recorded: list[IndexedPage] = []
-        became_visible: list[IndexedPage] = []
-        try:
-            for digest, parent, priority in pages:
-                if digest not in self._contents.doomed:
-                    place = PagePlace(
-                        namespace=namespace, digest=digest, parent=parent, priority=priority
-                    )
-                    page, became = self._contents.index.cover(place, coverage, now_s=now_s)
-                    recorded.append(page)
-                    if became:
-                        became_visible.append(page)
-        finally:
-            self._on_change(
-                Change(
-                    kind=ChangeKind.COMMITTED,
-                    namespace=namespace,
-                    digests=tuple(page.digest for page in recorded),
-                    num_bytes=len(recorded) * coverage.num_bytes,
-                )
-            )
-            self._contents.settle(recorded, now_s=now_s)
-        return sum(page in self._contents.tree for page in became_visible)
+        places = (
+            PagePlace(namespace=namespace, digest=digest, parent=parent, priority=priority)
+            for digest, parent, priority in pages
+        )
+        return self._contents.commit(namespace, places, coverage, now_s=now_s)
 
     def adopt(self, pages: Iterable[StoredPage], *, now_s: float) -> int:
         """Record pages found in Redis; return how many were of no use.
 
         What is known already keeps its place in the order of eviction.
         """
-        num_refused = 0
-        recorded: list[IndexedPage] = []
-        for found in pages:
-            place = _place(found)
-            if place is None or found.coverage is None:
-                num_refused += 1
-            elif found.digest not in self._contents.doomed:
-                try:
-                    page, _ = self._contents.index.cover(
-                        place, found.coverage, now_s=now_s, is_use=False
-                    )
-                    recorded.append(page)
-                except InvalidRequest:
-                    num_refused += 1
-        self._contents.settle(recorded, now_s=now_s)
-        return num_refused
+        return self._contents.adopt(pages, now_s=now_s)
 
     def invalidate(self, digests: Iterable[bytes]) -> int:
         """Forget broken pages and all below them, held or not; return how many. Pins wait."""
         return self._contents.invalidate(digests)
 
-    def drop(self, digests: Iterable[bytes]) -> int:
-        """Forget pages and all below them, which another replica unlinks; return how many."""
-        return self._contents.drop(digests)
+    def drop(self, digests: Iterable[bytes], *, now_s: float) -> int:
+        """Forget pages and all below them, which another replica unlinks; return how many.
+
+        They are doomed here too, until unlinked() or for half a minute.
+        """
+        return self._contents.drop(digests, now_s=now_s)
 
     def known(self) -> frozenset[bytes]:
         """Return the digests of all pages."""
@@ -262,33 +222,26 @@ class PrefixCache:
 
     def measure(self, digests: Iterable[bytes]) -> Amount:
         """Count those of the pages that are known."""
-        pages = (self._contents.tree.get(digest) for digest in digests)
-        return amount_of(page for page in pages if page is not None)
+        return amount_of(self._contents.tree.known(digests))
 
     def evict(self, selection: Selection, *, now_s: float, dry_run: bool) -> Removal:
         """Evict the pages that are meant, but for held ones and what is above those.
 
-        Raises:
-            NotFound, InvalidRequest: as select.
+        Raises what select raises.
         """
         return self._contents.evict(selection, now_s=now_s, dry_run=dry_run)
 
     def pin(
         self, selection: Selection, *, until_s: float | None, now_s: float, dry_run: bool
     ) -> Amount:
-        """Keep the pages that are meant until then, None for good; earlier pins are replaced.
+        """Keep the pages that are meant until then, None for good; raises what select raises.
 
-        Raises:
-            NotFound, InvalidRequest: as select.
+        An earlier pin of a page is replaced.
         """
         return self._contents.pin(selection, until_s=until_s, now_s=now_s, dry_run=dry_run)
 
     def unpin(self, selection: Selection, *, now_s: float, dry_run: bool) -> Amount:
-        """End pins; with Everything also those of pages that are not there.
-
-        Raises:
-            NotFound, InvalidRequest: as select.
-        """
+        """End pins, with Everything also of pages not there; raises what select raises."""
         return self._contents.unpin(selection, now_s=now_s, dry_run=dry_run)
 
     def pins(self) -> list[tuple[bytes, float | None]]:
@@ -333,23 +286,15 @@ class PrefixCache:
         order: RunOrder,
         now_s: float,
     ) -> RunList:
-        """Return what is cached, a run of pages each; of a namespace or below a page, or all.
-
-        Raises:
-            NotFound, InvalidRequest: below is wrong as in select.
-        """
+        """Return what is cached, a run of pages each; a wrong below raises what select raises."""
         tops = tops_of(self._contents.tree, namespace=namespace, below=below)
         runs = runs_below(self._contents.tree, tops, max_depth=max_depth, now_s=now_s)
         return list_runs(runs, limit=limit, order=order)
 
+    def check_integrity(self) -> None:
+        """Compare all counts and links with the pages themselves; for tests and debugging.
 
-def _place(found: StoredPage) -> PagePlace | None:
-    record = found.record
-    if record is None:
-        return None
-    return PagePlace(
-        namespace=record.format.namespace,
-        digest=found.digest,
-        parent=record.parent,
-        page_index=record.page_index,
-    )
+        Raises:
+            InvariantViolated: they disagree.
+        """
+        self._contents.check_integrity()

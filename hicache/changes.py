@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeAlias
 
 from chunkmesh.indexed_page import IndexedPage
@@ -49,6 +49,17 @@ OnChange: TypeAlias = Callable[[Change], None]
 
 def unheard(_change: Change) -> None:
     """Tell nobody."""
+
+
+def matched(pages: Sequence[IndexedPage], *, num_queried_pages: int) -> Change:
+    """Return the change that a look-up is."""
+    return Change(
+        kind=ChangeKind.MATCHED,
+        namespace=pages[0].namespace if pages else None,
+        digests=tuple(page.digest for page in pages),
+        num_queried_pages=num_queried_pages,
+        num_bytes=sum(page.num_bytes for page in pages),
+    )
 
 
 def changes_of(kind: ChangeKind, pages: Iterable[IndexedPage]) -> Iterator[Change]:

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from chunkmesh.indexed_page import IndexedPage, PageLock
+from chunkmesh.coverage import Coverage
+from chunkmesh.errors import InvalidRequest, InvariantViolated
+from chunkmesh.indexed_page import IndexedPage, PageLock, PagePlace
 from chunkmesh.page_tree import PageTree
 from chunkmesh.prefix_index import PrefixIndex
+from chunkmesh.stored_page import StoredPage
 from hicache.bounds import Bounds
 from hicache.changes import Change, ChangeKind, OnChange, changes_of
 from hicache.doomed import Doomed
@@ -46,15 +49,56 @@ class CacheContents:
         self.index.clear()
         self.doomed.clear()
 
-    def settle(self, recorded: Sequence[IndexedPage], *, now_s: float) -> None:
-        """Pin what waited for it, and make room for pages just recorded."""
-        self._apply_pins(recorded)
-        namespaces = dict.fromkeys(page.namespace for page in recorded)
-        if self._policy.spares_newcomers:
-            lock = self.index.lock(recorded)
-            self.keep_limits(namespaces, now_s=now_s)
-            self.index.unlock(lock)
-        self.keep_limits(namespaces, now_s=now_s)
+    def commit(
+        self, namespace: bytes, places: Iterable[PagePlace], coverage: Coverage, *, now_s: float
+    ) -> int:
+        """Record pages of one namespace stored now; return how many became visible and stay.
+
+        Raises:
+            InvalidRequest: a page contradicts what is known of it; those before it are recorded.
+        """
+        recorded: list[IndexedPage] = []
+        became_visible: list[IndexedPage] = []
+        try:
+            for place in places:
+                if place.digest not in self.doomed:
+                    page, became = self.index.cover(place, coverage, now_s=now_s)
+                    recorded.append(page)
+                    if became:
+                        became_visible.append(page)
+        finally:
+            if recorded:
+                self._on_change(
+                    Change(
+                        kind=ChangeKind.COMMITTED,
+                        namespace=namespace,
+                        digests=tuple(page.digest for page in recorded),
+                        num_bytes=len(recorded) * coverage.num_bytes,
+                    )
+                )
+            self._settle(recorded, now_s=now_s)
+        return sum(page in self.tree for page in became_visible)
+
+    def adopt(self, pages: Iterable[StoredPage], *, now_s: float) -> int:
+        """Record pages found in Redis; return how many were of no use."""
+        num_refused = 0
+        recorded: list[IndexedPage] = []
+        for found in pages:
+            place = _place(found)
+            if place is None or found.coverage is None:
+                num_refused += 1
+            elif found.digest not in self.doomed:
+                try:
+                    page, _ = self.index.cover(place, found.coverage, now_s=now_s, is_use=False)
+                    recorded.append(page)
+                except InvalidRequest:
+                    num_refused += 1
+        self._settle(recorded, now_s=now_s)
+        return num_refused
+
+    def lock(self, digests: Sequence[bytes]) -> PageLock:
+        """Lock those of the pages that are known, or that are doomed by an eviction."""
+        return self.index.lock([*self.tree.known(digests), *self.doomed.evicted(digests)])
 
     def unlock(self, locks: Iterable[PageLock], *, now_s: float) -> None:
         """End locks and evict what they held back."""
@@ -76,9 +120,11 @@ class CacheContents:
         self._tell(ChangeKind.INVALIDATED, pages)
         return len(pages)
 
-    def drop(self, digests: Iterable[bytes]) -> int:
-        """Forget pages and all below them without dooming them; return how many."""
-        return sum(len(self.index.invalidate(digest)) for digest in digests)
+    def drop(self, digests: Iterable[bytes], *, now_s: float) -> int:
+        """Forget pages and all below them, which another replica unlinks; return how many."""
+        pages = [page for digest in digests for page in self.index.invalidate(digest)]
+        self.doomed.add_elsewhere(pages, now_s=now_s)
+        return len(pages)
 
     def evict(self, selection: Selection, *, now_s: float, dry_run: bool) -> Removal:
         """Evict chosen pages, but for held ones and what is above those."""
@@ -119,35 +165,60 @@ class CacheContents:
         chosen = selected(selection, self.tree, now_s)
         pages = [page for page in chosen if page.pinned]
         if not dry_run:
-            everything = isinstance(selection, Everything)
-            digests = [digest for digest, _ in self.pins.all()] if everything else []
-            self.pins.remove(digests or [page.digest for page in pages])
+            self.pins.remove(page.digest for page in pages)
+            if isinstance(selection, Everything):
+                self._end_waiting_pins()
             self._release_pins(pages, now_s=now_s)
         return amount_of(pages)
 
     def expire_pins(self, now_s: float) -> None:
         """End the pins whose time is over."""
-        ended = (self.tree.get(digest) for digest in self.pins.expire(now_s))
-        self._release_pins([page for page in ended if page is not None], now_s=now_s)
+        self._release_pins(self.tree.known(self.pins.expire(now_s)), now_s=now_s)
 
     def restore_pins(self, pins: Iterable[tuple[bytes, float | None]], *, now_s: float) -> None:
         """Replace all pins, those of pages that are yet to come included; nobody is told."""
-        before = [digest for digest, _ in self.pins.all()]
+        before = self.tree.known(digest for digest, _ in self.pins.all())
         self.pins.clear()
         for digest, until_s in pins:
             self.pins.add([digest], until_s)
-        for digest in before:
-            page = self.tree.get(digest)
-            if page is not None and digest not in self.pins:
-                self.index.pin(page, pinned=False)
-        known = (self.tree.get(digest) for digest, _ in self.pins.all())
-        self._apply_pins([page for page in known if page is not None])
+        for page in before:
+            self.index.pin(page, pinned=page.digest in self.pins)
+        self._apply_pins(self.tree.known(digest for digest, _ in self.pins.all()))
         self.keep_limits(self.bounds.quotas, now_s=now_s)
+
+    def _settle(self, recorded: Sequence[IndexedPage], *, now_s: float) -> None:
+        """Pin what a pin waited for, and make room for pages just recorded."""
+        self._apply_pins(recorded)
+        namespaces = dict.fromkeys(page.namespace for page in recorded)
+        if self._policy.spares_newcomers:
+            lock = self.index.lock(recorded)
+            self.keep_limits(namespaces, now_s=now_s)
+            self.index.unlock(lock)
+        self.keep_limits(namespaces, now_s=now_s)
+
+    def check_integrity(self) -> None:
+        """Compare counts, links and pins with the pages themselves.
+
+        Raises:
+            InvariantViolated: they disagree.
+        """
+        self.index.check_integrity()
+        for page in self.tree.everything():
+            if page.pinned != (page.digest in self.pins):
+                raise InvariantViolated(f"page {page.digest.hex()}: wrong pin")
+            if page.digest in self.doomed:
+                raise InvariantViolated(f"page {page.digest.hex()} is doomed and known")
 
     def _apply_pins(self, pages: Iterable[IndexedPage]) -> None:
         for page in pages:
             if not page.pinned and page.digest in self.pins:
                 self.index.pin(page, pinned=True)
+
+    def _end_waiting_pins(self) -> None:
+        waiting = tuple(digest for digest, _ in self.pins.all() if self.tree.get(digest) is None)
+        self.pins.remove(waiting)
+        if waiting:
+            self._on_change(Change(kind=ChangeKind.UNPINNED, namespace=None, digests=waiting))
 
     def _release_pins(self, pages: Sequence[IndexedPage], *, now_s: float) -> None:
         for page in pages:
@@ -163,3 +234,15 @@ class CacheContents:
     def _tell(self, kind: ChangeKind, pages: Iterable[IndexedPage]) -> None:
         for change in changes_of(kind, pages):
             self._on_change(change)
+
+
+def _place(found: StoredPage) -> PagePlace | None:
+    record = found.record
+    if record is None:
+        return None
+    return PagePlace(
+        namespace=record.format.namespace,
+        digest=found.digest,
+        parent=record.parent,
+        page_index=record.page_index,
+    )

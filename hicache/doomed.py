@@ -2,7 +2,7 @@
 
 Until its unlink is done a page must not come back, for the unlink could follow the new write.
 Evicted pages wait, because another replica may have leased them in the moment before it heard of
-the eviction; broken ones do not.
+the eviction; broken ones do not. What another replica dooms is only remembered.
 """
 
 from __future__ import annotations
@@ -15,6 +15,9 @@ from chunkmesh.indexed_page import IndexedPage
 WAIT_S = 2.0
 """How long after an eviction a lease that another replica gave may still become known."""
 
+ELSEWHERE_S = 30.0
+"""After so long another replica has unlinked a page, or died before and let it live."""
+
 
 class Doomed:
     """Owner of all doomed pages."""
@@ -24,11 +27,11 @@ class Doomed:
         self._evicted: dict[bytes, tuple[float, IndexedPage]] = {}
         """(time from which it may be unlinked, page), earliest first."""
 
-    def __contains__(self, digest: bytes) -> bool:
-        return digest in self._broken or digest in self._evicted
+        self._elsewhere: dict[bytes, float] = {}
+        """Time until which it counts as doomed, earliest first."""
 
-    def __len__(self) -> int:
-        return len(self._broken) + len(self._evicted)
+    def __contains__(self, digest: bytes) -> bool:
+        return digest in self._broken or digest in self._evicted or digest in self._elsewhere
 
     def add_broken(self, pages: Iterable[IndexedPage]) -> None:
         """Doom pages that may be unlinked at once."""
@@ -37,6 +40,18 @@ class Doomed:
     def add_evicted(self, pages: Iterable[IndexedPage], *, now_s: float) -> None:
         """Doom pages that may be unlinked after WAIT_S, if nobody has locked them then."""
         self._evicted.update((page.digest, (now_s + WAIT_S, page)) for page in pages)
+
+    def add_elsewhere(self, pages: Iterable[IndexedPage], *, now_s: float) -> None:
+        """Doom pages that another replica unlinks."""
+        self._elsewhere.update((page.digest, now_s + ELSEWHERE_S) for page in pages)
+
+    def expire(self, now_s: float) -> None:
+        """Wait no longer for other replicas that took too long."""
+        while self._elsewhere:
+            digest, until_s = next(iter(self._elsewhere.items()))
+            if until_s > now_s:
+                return
+            del self._elsewhere[digest]
 
     def evicted(self, digests: Iterable[bytes]) -> Iterator[IndexedPage]:
         """Yield those of the pages that were evicted and may still be locked."""
@@ -54,11 +69,13 @@ class Doomed:
         for digest in digests:
             self._broken.pop(digest, None)
             self._evicted.pop(digest, None)
+            self._elsewhere.pop(digest, None)
 
     def clear(self) -> None:
         """Forget all doomed pages."""
         self._broken.clear()
         self._evicted.clear()
+        self._elsewhere.clear()
 
     def _due_evicted(self, now_s: float) -> Iterator[bytes]:
         for digest, (due_s, page) in self._evicted.items():
