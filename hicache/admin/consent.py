@@ -42,7 +42,7 @@ class Consent:
         """End with wrong usage when nobody can be asked, or when two flags contradict."""
         if self.yes and self.dry_run:
             fail("give either --yes, which changes the cache, or --dry-run", EXIT_USAGE)
-        if not (self.yes or self.dry_run or sys.stdin.isatty()):
+        if not (self.yes or self.dry_run or has_terminal()):
             fail("there is no terminal to ask on: give --yes or --dry-run", EXIT_USAGE)
 
     def changed(self, change: Callable[[bool], _Reply], question: str) -> _Reply:
@@ -61,13 +61,22 @@ class Consent:
 
     def ask(self, question: str) -> None:
         """Go on when the answer is yes; --yes answers."""
-        if not self.yes and not typer.confirm(question, default=False, err=True):
+        if self.yes:
+            return
+        sys.stderr.write(f"{question} [y/N] ")
+        sys.stderr.flush()
+        if sys.stdin.readline().strip().lower() not in {"y", "yes"}:
             fail("nothing was changed", EXIT_ERROR)
 
     def ask_unless_dry(self, question: str) -> None:
         """Go on when the answer is yes, or when nothing is to be changed."""
         if not self.dry_run:
             self.ask(question)
+
+
+def has_terminal() -> bool:
+    """Whether somebody can be asked."""
+    return sys.stdin.isatty()
 
 
 def amount_text(amount: Amount) -> str:

@@ -11,7 +11,7 @@ from rich.progress import Progress
 
 from chunkmesh.v1 import hicache_pb2 as pb
 from hicache.admin import flags
-from hicache.admin.calls import HiCache, ask
+from hicache.admin.calls import DAY_S, HiCache, ask
 from hicache.admin.exits import EXIT_ERROR, EXIT_NOT_FOUND, EXIT_USAGE, fail
 from hicache.admin.output import print_values
 from hicache.admin.page_file import PageFileWriter
@@ -20,7 +20,6 @@ from hicache.admin.selection import Given, select
 from hicache.admin.units import size_text
 
 app = typer.Typer()
-_EXPORT_S = 24 * 3600.0
 
 
 @app.command("export")
@@ -61,7 +60,7 @@ def export_pages(
         raise typer.Exit(EXIT_NOT_FOUND)
 
 
-async def _write(hicache: HiCache, request: pb.ExportRequest, file: Path) -> tuple[int, int]:
+def _write(hicache: HiCache, request: pb.ExportRequest, file: Path) -> tuple[int, int]:
     """Return how many pages came and the bytes of their values; without pages there is no file."""
     num_pages = num_bytes = 0
     digest = b""
@@ -73,7 +72,7 @@ async def _write(hicache: HiCache, request: pb.ExportRequest, file: Path) -> tup
         ) as progress,
     ):
         task = progress.add_task("exporting", total=None)
-        async for part in hicache.Export(request, timeout=_EXPORT_S):
+        for part in hicache.Export(request, timeout=DAY_S):
             writer.add(part)
             num_pages += part.digest != digest
             digest = part.digest

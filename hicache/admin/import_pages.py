@@ -6,19 +6,19 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
+import grpc
 import typer
 
 from chunkmesh.errors import ConfigError
 from chunkmesh.v1 import hicache_pb2 as pb
 from hicache.admin import flags
-from hicache.admin.calls import ask
+from hicache.admin.calls import DAY_S, HiCache, ask
 from hicache.admin.consent import Consent
 from hicache.admin.exits import EXIT_ERROR, EXIT_NOT_FOUND, EXIT_USAGE, fail
 from hicache.admin.output import print_values
 from hicache.admin.page_file import check_page_file, read_page_file
 
 app = typer.Typer()
-_IMPORT_S = 24 * 3600.0
 
 
 @app.command("import")
@@ -38,7 +38,7 @@ def import_pages(
     consent.check()
 
     def change(dry: bool) -> pb.ImportResponse:
-        return ask(context, lambda hicache: hicache.Import(_requests(file, dry), timeout=_IMPORT_S))
+        return ask(context, lambda hicache: _import(hicache, file, dry_run=dry))
 
     try:
         check_page_file(file)
@@ -61,7 +61,30 @@ def import_pages(
         raise typer.Exit(EXIT_NOT_FOUND)
 
 
-def _requests(file: Path, dry_run: bool) -> Iterator[pb.ImportRequest]:
-    for index, part in enumerate(read_page_file(file)):
-        first = dry_run and index == 0
-        yield pb.ImportRequest(digest=part.digest, fields=part.fields, dry_run=first)
+def _import(hicache: HiCache, file: Path, *, dry_run: bool) -> pb.ImportResponse:
+    """Send a file.
+
+    Raises:
+        ConfigError, OSError: it cannot be read; parts before are sent.
+    """
+    faults: list[ConfigError | OSError] = []
+    requests = _requests(file, faults, dry_run=dry_run)
+    try:
+        return hicache.Import(requests, timeout=DAY_S)
+    except grpc.RpcError:
+        if faults:
+            raise faults[0] from None
+        raise
+
+
+def _requests(
+    file: Path, faults: list[ConfigError | OSError], *, dry_run: bool
+) -> Iterator[pb.ImportRequest]:
+    """Yield the parts of a file; why that ended early goes to faults, for gRPC hides it."""
+    try:
+        for index, part in enumerate(read_page_file(file)):
+            first = dry_run and index == 0
+            yield pb.ImportRequest(digest=part.digest, fields=part.fields, dry_run=first)
+    except (ConfigError, OSError) as error:
+        faults.append(error)
+        raise

@@ -9,7 +9,7 @@ import typer
 from chunkmesh.pages import DIGEST_BYTES
 from chunkmesh.v1 import generation_pb2
 from chunkmesh.v1 import hicache_pb2 as pb
-from hicache.admin.calls import ANSWER_S, ask, run, scheduler_at, told
+from hicache.admin.calls import ANSWER_S, ask, ask_scheduler
 from hicache.admin.exits import EXIT_ERROR, EXIT_NOT_FOUND, EXIT_USAGE, address, fail
 
 MIN_DIGITS = 8
@@ -51,16 +51,10 @@ def of_salt(scheduler: str, salt: str) -> bytes:
     """Ask a scheduler for the namespace of a salt on the model that it serves."""
     where = address("--scheduler", scheduler)
     request = generation_pb2.TokenizeRequest(text="a", cache_salt=salt)
-
-    async def asked() -> bytes:
-        async with scheduler_at(where) as generation:
-            with told(where, "--scheduler"):
-                return (await generation.Tokenize(request, timeout=ANSWER_S)).namespace
-
-    namespace = run(asked())
-    if not namespace:
+    reply = ask_scheduler(where, lambda scheduler: scheduler.Tokenize(request, timeout=ANSWER_S))
+    if not reply.namespace:
         fail(f"the scheduler at {where} has no route yet, so it knows no namespace", EXIT_ERROR)
-    return namespace
+    return reply.namespace
 
 
 def salt_text(state: pb.NamespaceState) -> str:

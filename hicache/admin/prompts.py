@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 from chunkmesh.v1 import generation_pb2
-from hicache.admin.calls import WORK_S, run, scheduler_at, told
+from hicache.admin.calls import WORK_S, ask_scheduler
 from hicache.admin.exits import EXIT_ERROR, EXIT_USAGE, address, fail
 
 
@@ -48,13 +48,7 @@ def tokenized(scheduler: str, prompt: GivenPrompt) -> generation_pb2.TokenizeRes
     """Ask a scheduler for the ids and page digests of a prompt."""
     request = prompt.request()
     where = address("--scheduler", scheduler)
-
-    async def asked() -> generation_pb2.TokenizeResponse:
-        async with scheduler_at(where) as generation:
-            with told(where, "--scheduler"):
-                return await generation.Tokenize(request, timeout=WORK_S)
-
-    reply = run(asked())
+    reply = ask_scheduler(where, lambda scheduler: scheduler.Tokenize(request, timeout=WORK_S))
     if not reply.namespace:
         fail(f"the scheduler at {where} has no route yet, so it knows no pages", EXIT_ERROR)
     return reply

@@ -36,8 +36,8 @@ class Given:
 
 def select(context: typer.Context, given: Given, *, or_all: bool = False) -> pb.Selection:
     """Turn flags into a selection; or_all takes all pages if none is given."""
-    everything = given.everything or (or_all and given.num_given == 0)
-    if given.num_given != 1 and not everything:
+    nothing_means_all = or_all and given.num_given == 0
+    if given.num_given != 1 and not nothing_means_all:
         fail(
             "give one of --prefix, --namespace, --salt, --older-than, --text, --prompt-file, "
             "--tokens and --all, as far as the command has them",
@@ -48,7 +48,7 @@ def select(context: typer.Context, given: Given, *, or_all: bool = False) -> pb.
     if given.older_than is not None:
         idle_ms = parsed("--older-than", given.older_than, parse_duration_ms)
         return pb.Selection(idle_ms=idle_ms)
-    if everything:
+    if given.everything or nothing_means_all:
         return pb.Selection(everything=True)
     if given.prompt.num_given:
         digests = tokenized(given.scheduler, given.prompt).page_digests

@@ -8,7 +8,7 @@ from rich.progress import Progress
 
 from chunkmesh.v1 import hicache_pb2 as pb
 from hicache.admin import flags
-from hicache.admin.calls import WORK_S, HiCache, ask
+from hicache.admin.calls import DAY_S, WORK_S, HiCache, ask
 from hicache.admin.consent import Consent, amount_text
 from hicache.admin.exits import EXIT_ERROR, EXIT_NOT_FOUND
 from hicache.admin.output import print_values
@@ -16,7 +16,6 @@ from hicache.admin.prompts import GivenPrompt
 from hicache.admin.selection import Given, select
 
 app = typer.Typer()
-_VERIFY_S = 24 * 3600.0
 
 
 @app.command()
@@ -76,16 +75,14 @@ def verify(
         raise typer.Exit(EXIT_NOT_FOUND)
 
 
-async def _verified(
-    hicache: HiCache, request: pb.VerifyRequest
-) -> tuple[pb.VerifyResponse, list[bytes]]:
+def _verified(hicache: HiCache, request: pb.VerifyRequest) -> tuple[pb.VerifyResponse, list[bytes]]:
     """Show progress on standard error; return the last message and all bad pages."""
     bad: list[bytes] = []
     last = pb.VerifyResponse()
     console = Console(stderr=True)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task("checking pages", total=None)
-        async for last in hicache.Verify(request, timeout=_VERIFY_S):
+        for last in hicache.Verify(request, timeout=DAY_S):
             bad += last.bad_digests
             progress.update(task, total=last.num_pages, completed=last.num_checked)
     return last, bad

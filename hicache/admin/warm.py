@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Annotated
 
@@ -14,20 +15,12 @@ from rich.console import Console
 from rich.progress import Progress
 
 from chunkmesh.address import HostPort
+from chunkmesh.errors import ChunkMeshError
 from chunkmesh.status import from_rpc_error
 from chunkmesh.v1 import generation_pb2
 from chunkmesh.v1 import hicache_pb2 as pb
 from hicache.admin import flags
-from hicache.admin.calls import (
-    ANSWER_S,
-    WORK_S,
-    Generation,
-    HiCache,
-    hicache_of,
-    run,
-    scheduler_at,
-    told,
-)
+from hicache.admin.calls import ANSWER_S, DAY_S, WORK_S, Generation, HiCache, ask, ask_scheduler
 from hicache.admin.consent import Consent
 from hicache.admin.exits import EXIT_ERROR, EXIT_NOT_FOUND, address, fail
 from hicache.admin.output import print_values
@@ -56,7 +49,6 @@ class _Prompt:
 
     request: generation_pb2.TokenizeRequest
     num_tokens: int
-    digests: tuple[bytes, ...]
     new_digests: frozenset[bytes]
 
 
@@ -88,75 +80,57 @@ def warm(
     requests = read_warm_file(file, whole=whole, cache_salt=cache_salt)
     if not requests:
         fail(f"{file} holds no prompt", EXIT_NOT_FOUND)
-    if dry_run or not yes:
-        prompts = run(_looked_up(context, where, requests))
-        num_new = len(_union(prompts))
-        consent.ask_unless_dry(f"Run {len(prompts)} prompts, which adds up to {num_new} pages?")
+    prompts = [_look_up(context, where, request) for request in requests]
+    new_digests = frozenset[bytes]().union(*(prompt.new_digests for prompt in prompts))
+    consent.ask_unless_dry(f"Run {len(prompts)} prompts, which add up to {len(new_digests)} pages?")
+    tally = _Tally(num_prompts=len(prompts))
     if dry_run:
-        tally = _Tally(
-            num_prompts=len(prompts), prompt_tokens=sum(prompt.num_tokens for prompt in prompts)
-        )
+        tally.prompt_tokens = sum(prompt.num_tokens for prompt in prompts)
+        num_new = len(new_digests)
     else:
-        tally, num_new = run(_warmed(context, where, requests, concurrency))
+        ask_scheduler(where, lambda scheduler: _run(scheduler, prompts, tally, concurrency))
+        num_new = ask(context, lambda hicache: _settled(hicache, new_digests))
     values = {"dry_run": dry_run, **dataclasses.asdict(tally), "num_new_pages": num_new}
     print_values(values, as_json=as_json)
     if tally.num_failed:
         raise typer.Exit(EXIT_ERROR)
 
 
-async def _looked_up(
-    context: typer.Context,
-    where: HostPort,
-    requests: Iterable[generation_pb2.TokenizeRequest],
-) -> list[_Prompt]:
-    """Find out which pages of prompts are not usable yet."""
-    async with scheduler_at(where) as generation, hicache_of(context) as hicache:
-        prompts = []
-        for request in requests:
-            with told(where, "--scheduler"):
-                known = await generation.Tokenize(request, timeout=WORK_S)
-            digests = tuple(known.page_digests)
-            with told(context.obj, "--hicache"):
-                usable = await _usable(hicache, digests)
-            prompts.append(
-                _Prompt(
-                    request=request,
-                    num_tokens=len(known.input_ids),
-                    digests=digests,
-                    new_digests=frozenset(digests) - usable,
-                )
-            )
-        return prompts
+def _look_up(
+    context: typer.Context, where: HostPort, request: generation_pb2.TokenizeRequest
+) -> _Prompt:
+    """Find out which pages of a prompt are not usable yet."""
+    known = ask_scheduler(where, lambda scheduler: scheduler.Tokenize(request, timeout=WORK_S))
+    digests = frozenset(known.page_digests)
+    usable = ask(context, lambda hicache: _usable(hicache, digests))
+    return _Prompt(request=request, num_tokens=len(known.input_ids), new_digests=digests - usable)
 
 
-async def _warmed(
-    context: typer.Context,
-    where: HostPort,
-    requests: Sequence[generation_pb2.TokenizeRequest],
-    concurrency: int,
-) -> tuple[_Tally, int]:
-    """Run prompts; return what became of them and how many pages are usable that were not."""
-    prompts = await _looked_up(context, where, requests)
-    tally = _Tally(num_prompts=len(prompts))
-    console = Console(stderr=True)
-    slots = asyncio.Semaphore(concurrency)
-    async with scheduler_at(where) as generation, hicache_of(context) as hicache:
-        with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
-            task = progress.add_task("running prompts", total=len(prompts))
-
-            async def run_one(prompt: _Prompt) -> None:
-                async with slots:
-                    await _run_prompt(generation, prompt, tally, console)
-                progress.advance(task)
-
-            await asyncio.gather(*map(run_one, prompts))
-        with told(context.obj, "--hicache"):
-            return tally, await _settled(hicache, _union(prompts))
-
-
-async def _run_prompt(
-    generation: Generation, prompt: _Prompt, tally: _Tally, console: Console
+def _run(
+    scheduler: Generation, prompts: Sequence[_Prompt], tally: _Tally, concurrency: int
 ) -> None:
+    """Run all prompts, several at the same time, and count."""
+    console = Console(stderr=True)
+    with (
+        ThreadPoolExecutor(concurrency) as threads,
+        Progress(console=console, transient=True, disable=not console.is_terminal) as progress,
+    ):
+        task = progress.add_task("running prompts", total=len(prompts))
+        for prompt, ended in zip(
+            prompts, threads.map(lambda prompt: _run_one(scheduler, prompt), prompts), strict=True
+        ):
+            if isinstance(ended, ChunkMeshError):
+                tally.num_failed += 1
+                console.print(f"a prompt of {prompt.num_tokens} tokens failed: {ended}")
+            else:
+                tally.prompt_tokens += ended.prompt_tokens
+                tally.cached_tokens += ended.cached_tokens
+            progress.advance(task)
+
+
+def _run_one(
+    scheduler: Generation, prompt: _Prompt
+) -> generation_pb2.GenerateComplete | ChunkMeshError:
     request = generation_pb2.GenerateRequest(
         cache_salt=prompt.request.cache_salt,
         sampling_params=generation_pb2.SamplingParams(max_new_tokens=1, ignore_eos=True),
@@ -165,33 +139,30 @@ async def _run_prompt(
         request.input_ids.CopyFrom(prompt.request.input_ids)
     else:
         request.text = prompt.request.text
+    complete = generation_pb2.GenerateComplete()
     try:
-        async for response in generation.Generate(request):
+        for response in scheduler.Generate(request, timeout=DAY_S):
             if response.HasField("complete"):
-                tally.prompt_tokens += response.complete.prompt_tokens
-                tally.cached_tokens += response.complete.cached_tokens
-    except grpc.aio.AioRpcError as error:
-        tally.num_failed += 1
-        console.print(f"a prompt of {prompt.num_tokens} tokens failed: {from_rpc_error(error)}")
+                complete = response.complete
+    except grpc.RpcError as error:
+        return from_rpc_error(error)
+    return complete
 
 
-async def _settled(hicache: HiCache, wanted: frozenset[bytes]) -> int:
+def _settled(hicache: HiCache, wanted: frozenset[bytes]) -> int:
     """Count the pages that have become usable, once all are or the wait is over."""
-    usable: set[bytes] = set()
-    loop = asyncio.get_running_loop()
-    ends_s = loop.time() + _SETTLE_S
+    usable: frozenset[bytes] = frozenset()
+    ends_s = time.monotonic() + _SETTLE_S
     while True:
-        usable |= await _usable(hicache, sorted(wanted - usable))
-        if len(usable) == len(wanted) or loop.time() >= ends_s:
+        usable |= _usable(hicache, wanted - usable)
+        if usable == wanted or time.monotonic() >= ends_s:
             return len(usable)
-        await asyncio.sleep(_LOOK_S)
+        time.sleep(_LOOK_S)
 
 
-async def _usable(hicache: HiCache, digests: Sequence[bytes]) -> set[bytes]:
+def _usable(hicache: HiCache, digests: frozenset[bytes]) -> frozenset[bytes]:
     """Return those of the pages that are stored for all layers."""
-    reply = await hicache.Lookup(pb.LookupRequest(digests=digests), timeout=ANSWER_S)
-    return {digest for digest, page in zip(digests, reply.pages, strict=True) if page.visible}
-
-
-def _union(prompts: Iterable[_Prompt]) -> frozenset[bytes]:
-    return frozenset().union(*(prompt.new_digests for prompt in prompts))
+    ordered = tuple(digests)
+    reply = hicache.Lookup(pb.LookupRequest(digests=ordered), timeout=ANSWER_S)
+    pages = zip(ordered, reply.pages, strict=True)
+    return frozenset(digest for digest, page in pages if page.visible)

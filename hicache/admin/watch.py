@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from datetime import datetime
-from typing import Annotated
+from typing import Annotated, cast
 
+import grpc
 import typer
 
 from chunkmesh.v1 import hicache_pb2 as pb
@@ -37,24 +37,24 @@ def watch(
     ask(context, lambda hicache: _show(hicache, count, for_s, as_json=as_json))
 
 
-async def _show(hicache: HiCache, count: int, for_s: float | None, *, as_json: bool) -> None:
+def _show(hicache: HiCache, count: int, for_s: float | None, *, as_json: bool) -> None:
     num_shown = 0
-    call = hicache.Watch(pb.WatchRequest())
+    call = hicache.Watch(pb.WatchRequest(), timeout=for_s)
     try:
-        async with asyncio.timeout(for_s):
-            async for change in call:
-                if as_json:
-                    print_json(_values(change))
-                else:
-                    sys.stdout.write(_line(change) + "\n")
-                    sys.stdout.flush()
-                num_shown += 1
-                if num_shown == count:
-                    return
-    except TimeoutError:
-        return
+        for change in call:
+            if as_json:
+                print_json(_values(change))
+            else:
+                sys.stdout.write(_line(change) + "\n")
+                sys.stdout.flush()
+            num_shown += 1
+            if num_shown == count:
+                return
+    except grpc.RpcError as error:
+        if for_s is None or error.code() is not grpc.StatusCode.DEADLINE_EXCEEDED:
+            raise
     finally:
-        call.cancel()
+        cast("grpc.Call", call).cancel()
 
 
 def _values(change: pb.WatchResponse) -> dict[str, object]:

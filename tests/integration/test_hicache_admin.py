@@ -218,6 +218,32 @@ async def test_a_hit_leaves_the_last_token(hicache: str) -> None:
     assert (ended.object["cached_tokens"], ended.object["hit_tokens"]) == (16, 0)
 
 
+async def test_watch_tells_what_happens(hicache: str) -> None:
+    """One object a line as it happens, until enough were shown."""
+    watching = asyncio.create_task(admin("--hicache", hicache, "watch", "--count=4", "--json"))
+    digests = digests_of(list(PROMPT.encode()))
+    async with grpc.aio.insecure_channel(hicache) as link:
+        stub = hicache_pb2_grpc.HiCacheStub(link)
+        while not watching.done():
+            await stub.Match(hicache_pb2.MatchRequest(digests=digests))
+            await asyncio.sleep(0.05)
+    ended = await watching
+    assert (0, "") == (ended.status, ended.errors)
+    lines = [json.loads(line) for line in ended.output.splitlines()]
+    assert 4 == len(lines)
+    for line in lines:
+        assert line.pop("unix_ms") > 1_700_000_000_000
+        assert line == {
+            "kind": "matched",
+            "namespace": NAMESPACE.hex(),
+            "num_pages": 1,
+            "num_queried_pages": 2,
+            "num_bytes": PAGE_BYTES,
+            "digest": digests[0].hex(),
+            "text": "",
+        }
+
+
 async def test_a_prompt_that_nobody_sent_is_not_found(hicache: str) -> None:
     """Scripts tell "nothing there" from "did not work"."""
     async with scheduler() as address:
