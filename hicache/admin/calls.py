@@ -65,4 +65,4 @@ def _status(error: ChunkMeshError) -> int:
 
 
 def _said_by_server(error: grpc.RpcError) -> bool:
-    return any(key == DETAILS_KEY for key, _ in error.trailing_metadata() or ())
+    return any(entry.key == DETAILS_KEY for entry in error.trailing_metadata() or ())
