@@ -15,8 +15,9 @@ class Pins:
 
     def __init__(self) -> None:
         self._until_s: dict[bytes, float | None] = {}
-        self._ends: list[tuple[float, bytes]] = []
-        """Heap; an entry counts only if the pin still ends then."""
+        self._ends: list[tuple[float, int, bytes]] = []
+        """Heap of (end, serial, digest); an entry counts only if the pin still ends then."""
+        self._serial = 0
 
     def __contains__(self, digest: bytes) -> bool:
         return digest in self._until_s
@@ -33,7 +34,8 @@ class Pins:
         for digest in digests:
             self._until_s[digest] = until_s
             if until_s is not None:
-                heapq.heappush(self._ends, (until_s, digest))
+                self._serial += 1
+                heapq.heappush(self._ends, (until_s, self._serial, digest))
 
     def remove(self, digests: Iterable[bytes]) -> None:
         """End pins; a page without one is skipped."""
@@ -46,10 +48,10 @@ class Pins:
         self._ends.clear()
 
     def expire(self, now_s: float) -> tuple[bytes, ...]:
-        """End the pins whose time is over; return their pages."""
+        """End the pins whose time is over; return their pages in the order of the pins."""
         ended: list[bytes] = []
         while self._ends and self._ends[0][0] <= now_s:
-            until_s, digest = heapq.heappop(self._ends)
+            until_s, _, digest = heapq.heappop(self._ends)
             if digest in self._until_s and self._until_s[digest] == until_s:
                 del self._until_s[digest]
                 ended.append(digest)

@@ -113,7 +113,7 @@ def runs_below(
         children = tree.children(pages[-1])
         run = _run(pages, start, num_children=len(children), now_s=now_s)
         yield run
-        if max_depth in {0, start.depth + 1}:
+        if max_depth == 0 or start.depth + 1 < max_depth:
             below = [
                 _Start(
                     page=page,

@@ -35,10 +35,20 @@ from tests.naive_cache import (
 )
 
 _NAMESPACES = st.sampled_from(NAMESPACES)
-_PATHS = st.tuples(_NAMESPACES, st.lists(st.integers(0, 1), min_size=1, max_size=4)).map(
-    lambda parts: (parts[0], *parts[1])
+_PATHS = st.sampled_from(
+    [
+        (0, 0, 0, 0, 0),
+        (0, 0, 0, 1),
+        (0, 0, 1, 0, 0),
+        (0, 1),
+        (0, 0),
+        (1, 0, 0, 0),
+        (1, 0, 0, 1),
+        (1, 1, 0),
+    ]
 )
-_MASKS = st.sampled_from([FULL, FULL, FULL, 1, 2, 4, 3, 6, 5])
+"""Few, so that prompts meet."""
+_MASKS = st.integers(1, FULL)
 _LAYER_BYTES = st.integers(0, 3)
 _PRIORITIES = st.integers(-1, 2)
 _TTLS_S = st.sampled_from([0.5, 1.0, 5.0, 1e6])
@@ -50,7 +60,7 @@ class CacheMachine(RuleBasedStateMachine):
 
     policy: PolicyName = "lru"
 
-    @initialize(budget_bytes=st.sampled_from([0, 20, 60]))
+    @initialize(budget_bytes=st.sampled_from([0, 20, 45]))
     def start(self, budget_bytes: int) -> None:
         """Begin empty."""
         self.now_s = 100.0
@@ -82,6 +92,17 @@ class CacheMachine(RuleBasedStateMachine):
             idle = {other for other in known if known[other].used_s <= self.now_s - 1.5}
             return Idle(idle_s=1.5), idle
         return Everything(), set(known)
+
+    @rule(path=_PATHS, priority=_PRIORITIES)
+    def commit_prompt(self, path: Path, priority: int) -> None:
+        """Store all of a prompt."""
+        self.commit(path, 0, FULL, 2, priority)
+
+    @rule(path=_PATHS, ttl_s=_TTLS_S)
+    def use_prompt(self, path: Path, ttl_s: float) -> None:
+        """Store a prompt and lease it."""
+        self.commit(path, 0, FULL, 1, 0)
+        self.match(path, ttl_s)
 
     @rule(
         path=_PATHS,
@@ -153,7 +174,7 @@ class CacheMachine(RuleBasedStateMachine):
         num_pages = self.naive.invalidate(path, self.now_s)
         assert self.cache.invalidate([digest(path)]) == num_pages
 
-    @rule(kind=st.sampled_from(["below", "prompt", "namespace", "idle", "all"]), path=_PATHS)
+    @rule(kind=st.sampled_from(["below", "prompt", "namespace", "idle"]), path=_PATHS)
     def evict(self, kind: str, path: Path) -> None:
         """Delete by hand, after asking what that would do."""
         selection, chosen = self.chosen(kind, path)
@@ -186,7 +207,7 @@ class CacheMachine(RuleBasedStateMachine):
             del self.naive.pins[other]
         self.naive.keep_limits({other[0] for other in pinned}, self.now_s)
 
-    @rule(namespace=_NAMESPACES, max_bytes=st.sampled_from([0, 5, 15, 40]))
+    @rule(namespace=_NAMESPACES, max_bytes=st.sampled_from([0, 10, 20, 30]))
     def set_quota(self, namespace: int, max_bytes: int) -> None:
         """Bound a namespace, after asking what that would do."""
         name, excess = digest((namespace,)), self.naive.excess(namespace, max_bytes)
@@ -297,8 +318,8 @@ def test_it_agrees_with_a_list_of_prefixes(policy: PolicyName) -> None:
     run_state_machine_as_test(  # type: ignore[no-untyped-call]
         Machine,
         settings=settings(
-            max_examples=60,
-            stateful_step_count=50,
+            max_examples=100,
+            stateful_step_count=100,
             deadline=None,
             suppress_health_check=[HealthCheck.too_slow],
         ),
