@@ -45,7 +45,8 @@ class KvAdmin:
         ]
         if ttl_s is not None:
             commands.append((b"EXPIRE", key, b"%d" % ttl_s))
-        self._store.run(commands)
+        if not all(isinstance(reply, int) for reply in self._store.run(commands)):
+            raise CacheFault(f"Redis: {key.decode()} is no hash")
 
     def drop_fields(self, key: bytes, fields: Sequence[bytes]) -> None:
         """Remove fields of a hash."""
@@ -59,7 +60,9 @@ class KvAdmin:
     def append(self, key: bytes, fields: Mapping[bytes, bytes], *, max_entries: int) -> None:
         """Append an entry to a log, which keeps about the newest max_entries."""
         flat = [part for item in fields.items() for part in item]
-        self._store.run([(b"XADD", key, b"MAXLEN", b"~", b"%d" % max_entries, b"*", *flat)])
+        command = (b"XADD", key, b"MAXLEN", b"~", b"%d" % max_entries, b"*", *flat)
+        if self._store.run([command]) == (None,):
+            raise CacheFault(f"Redis: {key.decode()} is no stream")
 
     def newest(self, key: bytes, num_entries: int) -> list[tuple[int, dict[bytes, bytes]]]:
         """Return the newest entries of a log, newest first, with their Unix times in ms."""
