@@ -6,12 +6,13 @@ import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
 from chunkmesh.layers import LayerRange
 from chunkmesh.v1 import common_pb2
-from hicache.admin.units import size_text
+from hicache.admin.units import duration_text, size_text
 
 SHORT_DIGITS = 12
 """Hex digits of a digest in tables; enough to be given back as a prefix."""
@@ -31,13 +32,14 @@ def print_values(values: Mapping[str, object], *, as_json: bool) -> None:
         return
     table = Table(show_header=False, box=None)
     for name, value in values.items():
-        table.add_row(name.removeprefix("num_").replace("_", " "), _text(name, value))
+        label = name.removeprefix("num_").removesuffix("_ms").replace("_", " ")
+        table.add_row(label, _text(name, value))
     print_table(table)
 
 
 def print_rows(head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     """Print a table for people."""
-    table = Table(*head)
+    table = Table(*head, box=SIMPLE_HEAD, pad_edge=False)
     for row in rows:
         table.add_row(*row)
     print_table(table)
@@ -69,6 +71,8 @@ def layer_pairs(layers: Iterable[common_pb2.LayerRange]) -> list[list[int]]:
 def _text(name: str, value: object) -> str:
     if name.endswith("bytes") and isinstance(value, int):
         return size_text(value)
+    if name.endswith("_ms"):
+        return duration_text(value) if isinstance(value, int) else f"{value} ms"
     if isinstance(value, bool):
         return "yes" if value else "no"
     return str(value)

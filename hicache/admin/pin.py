@@ -60,12 +60,11 @@ def pin(
 
     how_long = f"for {duration_text(ttl_ms)}" if ttl_ms else "for good"
     reply = consent.changed(change, f"Pin {how_long}")
-    print_change(
-        {
-            "dry_run": dry_run,
-            "num_pages": reply.num_pages,
-            "num_bytes": reply.num_bytes,
-            "ttl_ms": ttl_ms,
-        },
-        as_json=as_json,
-    )
+    values: dict[str, object] = {
+        "dry_run": dry_run,
+        "num_pages": reply.num_pages,
+        "num_bytes": reply.num_bytes,
+    }
+    if as_json or ttl_ms:
+        values["ttl_ms"] = ttl_ms
+    print_change(values, as_json=as_json)

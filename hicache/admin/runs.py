@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import typer
 
 from chunkmesh.v1 import hicache_pb2 as pb
@@ -42,9 +44,10 @@ def columns(run: pb.Run) -> tuple[str, ...]:
     )
 
 
-def left_off_text(reply: pb.ListRunsResponse) -> str:
-    """Return how many runs the limit cut off; empty if none."""
-    return f"{reply.num_left_off} more; --limit N shows them" if reply.num_left_off else ""
+def print_left_off(reply: pb.ListRunsResponse) -> None:
+    """Say how many runs the limit cut off, if any."""
+    if reply.num_left_off:
+        sys.stdout.write(f"{reply.num_left_off} more; --limit N shows them\n")
 
 
 def _run(run: pb.Run) -> dict[str, object]:

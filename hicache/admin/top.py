@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import enum
-import sys
 from typing import Annotated
 
 import typer
@@ -54,7 +53,7 @@ def top(
         print_json(runs.values(reply))
         return
     print_rows(("namespace", "pages", "first page", *runs.HEAD), map(_row, reply.runs))
-    sys.stdout.write(runs.left_off_text(reply))
+    runs.print_left_off(reply)
 
 
 def _row(run: pb.Run) -> tuple[str, ...]:

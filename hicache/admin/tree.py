@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated
 
 import typer
@@ -43,8 +42,8 @@ def tree(
     if as_json:
         print_json(runs.values(reply))
     else:
-        print_rows(("pages", "first page", *runs.HEAD), map(_row, reply.runs))
-        sys.stdout.write(runs.left_off_text(reply))
+        print_rows(("pages", "namespace", "first page", *runs.HEAD), map(_row, reply.runs))
+        runs.print_left_off(reply)
     if not reply.runs and (namespace or prefix):
         fail("nothing of it is cached", EXIT_NOT_FOUND)
 
@@ -52,6 +51,7 @@ def tree(
 def _row(run: pb.Run) -> tuple[str, ...]:
     return (
         "  " * run.depth + runs.pages_text(run),
+        short(run.namespace),
         short(run.first_digest),
         *runs.columns(run),
     )

@@ -140,7 +140,7 @@ PING = {
     "redis_version": str,
     "rebuilding": bool,
 }
-NAMESPACES = {
+NAMESPACES: dict[str, Any] = {
     "namespaces": [
         {
             "namespace": HEX,
@@ -163,7 +163,7 @@ NAMESPACES = {
         }
     ]
 }
-LOOKUP = {
+LOOKUP: dict[str, Any] = {
     "namespace": HEX,
     "num_tokens": int,
     "page_tokens": int,
@@ -180,7 +180,7 @@ QUOTA = {
     "num_pages": int,
     "num_bytes": int,
 }
-QUOTAS = {
+QUOTAS: dict[str, Any] = {
     "quotas": [
         {"namespace": HEX, "model": str, "salted": bool, "quota_bytes": int, "num_bytes": int}
     ]
@@ -194,7 +194,7 @@ VERIFIED = {
     "num_damaged": int,
     "bad_digests": [HEX],
 }
-AUDIT = {
+AUDIT: dict[str, Any] = {
     "entries": [
         {
             "unix_ms": int,
@@ -205,6 +205,17 @@ AUDIT = {
             "num_bytes": int,
         }
     ]
+}
+
+CHANGED_LINE = {
+    "unix_ms": int,
+    "kind": str,
+    "namespace": HEX,
+    "num_pages": int,
+    "num_queried_pages": int,
+    "num_bytes": int,
+    "digest": HEX,
+    "text": str,
 }
 
 
@@ -229,6 +240,21 @@ async def test_json_has_stable_keys(run: Admin, command: tuple[str, ...], form: 
     ended = await run(*command, "--json")
     assert (0, "") == (ended.status, ended.errors)
     check_form(ended.object, form)
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        *(PING, STATS, CHANGE, CHANGE | {"ttl_ms": int}, CHANGE | {"num_held_pages": int}),
+        *(CHANGE | {"num_known": int, "num_refused": int}, QUOTA, VERIFIED, CHANGED_LINE),
+        *(NAMESPACES["namespaces"][0], RUN, QUOTAS["quotas"][0], AUDIT["entries"][0]),
+        *(LOOKUP["layers"][0], LOOKUP["pages"][0]),
+    ],
+)
+def test_the_guide_lists_the_keys(form: dict[str, object]) -> None:
+    """What scripts may rely on is what the guide says."""
+    guide = pathlib.Path(__file__).parents[2] / "docs" / "hicache-admin.md"
+    assert f"`{' '.join(form)}`" in guide.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(
