@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -33,6 +33,15 @@ INFO = pb.NamespaceInfo(
     salted=False,
 )
 PAGE_BYTES = FORM.model_layers * FORM.layer_bytes
+SHARED = b"s" * 32
+"""Two pages that both prompts begin with."""
+LONG = SHARED + b"a" * 48 + b"tail"
+SHORT = SHARED + b"b" * 16
+NUM_PAGES = 6
+"""Of both prompts together."""
+
+Logs = list[MutableMapping[str, Any]]
+Admin = Callable[..., Awaitable["Ended"]]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -119,6 +128,16 @@ class ByteTokenizer(generation_pb2_grpc.GenerationServicer):
         )
 
 
+async def eventually(check: Callable[[], Any]) -> None:
+    """Wait until the check, which may be a coroutine function, holds."""
+    async with asyncio.timeout(10):
+        while True:
+            held = check()
+            if await held if asyncio.iscoroutine(held) else held:
+                return
+            await asyncio.sleep(0.05)
+
+
 def prompt_digests(prompt: bytes) -> tuple[bytes, ...]:
     """Return the digests of a prompt's full pages."""
     ids = np.frombuffer(prompt, dtype=np.uint8).astype(np.uint32)
@@ -137,3 +156,7 @@ async def byte_tokenizer() -> AsyncIterator[str]:
         yield f"127.0.0.1:{port}"
     finally:
         await server.stop(0)
+
+
+LONG_PAGES = prompt_digests(LONG)
+SHORT_PAGES = prompt_digests(SHORT)

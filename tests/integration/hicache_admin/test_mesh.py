@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from chunkmesh.layers import partition
 from chunkmesh.v1 import generation_pb2 as pb
 from stage_worker.model_stage import load_stage
 from tests.bytes_tokenizer import write_bytes_folder
-from tests.hicache_admin import Ended, admin, hicache_over
+from tests.hicache_admin import Ended, admin, eventually, hicache_over
 from tests.mesh import Mesh, mesh
 from tests.random_ids import make_prompt
 from tests.recorded_stage import RecordedStage
@@ -277,10 +277,3 @@ def num_keys(valkey: Valkey, pattern: str) -> int:
     """Count the keys in Redis."""
     with valkey.client() as client:
         return len(client.keys(pattern))
-
-
-async def eventually(check: Callable[[], bool]) -> None:
-    """Wait until the check holds."""
-    async with asyncio.timeout(10):
-        while not check():
-            await asyncio.sleep(0.05)
