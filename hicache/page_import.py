@@ -6,8 +6,9 @@ page of which a value does not bear its own checksum, and nothing of what is the
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from chunkmesh.coverage import Coverage, layer_mask
 from chunkmesh.page_record import (
@@ -24,6 +25,7 @@ from hicache.families import Families
 from hicache.page_values import is_sound
 from hicache.store_thread import StoreThread
 
+_RETRY_S = 0.5
 MAX_PAGE_BYTES = 1 << 30
 """Most bytes of one page that are taken in."""
 
@@ -72,6 +74,8 @@ class PageImport:
         self._cache = cache
         self._bulk = bulk
         self._families = Families()
+        self._patience_s = 5.0
+        """How long this import may still wait for pages that are not taken."""
         self.dry_run = dry_run
 
     async def take(self, page: ArrivingPage) -> None:
@@ -88,11 +92,11 @@ class PageImport:
             self.counts.num_refused += 1
             return
         known = self._cache.info(page.digest).layers
-        new = {layer: value for layer, value in page.layers.items() if not known >> layer & 1}
+        new = [layer for layer in page.layers if not known >> layer & 1]
         if not new:
             self.counts.num_known += 1
             return
-        if not self.dry_run and not await self._write(page.digest, page.record_value, record, new):
+        if not self.dry_run and not await self._store(page, record, new):
             self.counts.num_refused += 1
             return
         self.counts.num_pages += 1
@@ -118,10 +122,23 @@ class PageImport:
         ).runs
         return run.namespace
 
+    async def _store(self, page: ArrivingPage, record: PageRecord, new: Collection[int]) -> bool:
+        """Return whether those layers are in Redis and in the index.
+
+        A page that was evicted a moment ago can come back only when Redis has dropped it, so what
+        is not taken at once is tried again as long as patience lasts.
+        """
+        layers = {layer: page.layers[layer] for layer in new}
+        while not await self._write(page.digest, page.record_value, record, layers):
+            if self._patience_s <= 0:
+                return False
+            self._patience_s -= _RETRY_S
+            await asyncio.sleep(_RETRY_S)
+        return True
+
     async def _write(
         self, digest: bytes, record_value: bytes, record: PageRecord, layers: dict[int, bytes]
     ) -> bool:
-        """Return whether the layers are in Redis and in the index."""
         encoded = EncodedPage(
             digest=digest,
             record=record_value,

@@ -68,3 +68,14 @@ async def test_import_refuses_what_is_damaged(
         refused = await run("import", str(tmp_path / name), "--yes")
         assert (1, True) == (refused.status, str(tmp_path / name) in refused.errors)
     assert 2 == (await run("import", str(tmp_path / "nowhere"), "--yes")).status
+
+
+async def test_what_was_just_evicted_can_be_imported(run: Admin, tmp_path: pathlib.Path) -> None:
+    """Redis drops evicted pages some seconds later; the import waits for that."""
+    file = tmp_path / "pages"
+    await run("export", str(file), "--prefix", LONG_PAGES[2].hex())
+    await run("evict", "--prefix", LONG_PAGES[2].hex(), "--yes")
+    ended = await run("import", str(file), "--yes", "--json")
+    assert (0, 3, 0) == (ended.status, ended.object["num_pages"], ended.object["num_refused"])
+    looked = await run("lookup", "--text", LONG.decode(), "--json")
+    assert 80 == looked.object["cached_tokens"]
