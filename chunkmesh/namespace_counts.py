@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 
 from chunkmesh.errors import InvalidRequest
 from chunkmesh.indexed_page import IndexedPage
@@ -105,14 +104,6 @@ class CountsByNamespace:
         if counts.is_empty:
             del self._counts[page.namespace]
         return counts.is_empty
-
-    @contextlib.contextmanager
-    def changing(self, page: IndexedPage) -> Iterator[None]:
-        """Keep the counts right while a counted page changes."""
-        counts = self._counts[page.namespace]
-        counts.drop(page)
-        yield
-        counts.add(page)
 
     def hit(self, namespace: bytes) -> None:
         """Count a match."""

@@ -94,8 +94,10 @@ class PrefixIndex:
 
     def pin(self, page: IndexedPage, *, pinned: bool) -> None:
         """Hold a known page, or hold it no more."""
-        with self._namespaces.changing(page):
-            page.pinned = pinned
+        counts = self.namespaces[page.namespace]
+        counts.drop(page)
+        page.pinned = pinned
+        counts.add(page)
         self._queue(page)
 
     def cover(
@@ -115,10 +117,12 @@ class PrefixIndex:
         _check_same(page, place, coverage)
         was_visible = page.visible
         added_bytes = (coverage.layers & ~page.layers).bit_count() * coverage.layer_bytes
-        with self._namespaces.changing(page):
-            page.layers |= coverage.layers
-            page.visible = page.layers == (1 << page.model_layers) - 1
-            page.num_bytes += added_bytes
+        counts = self.namespaces[page.namespace]
+        counts.drop(page)
+        page.layers |= coverage.layers
+        page.visible = page.layers == (1 << page.model_layers) - 1
+        page.num_bytes += added_bytes
+        counts.add(page)
         page.priority = max(page.priority, place.priority)
         if is_new or is_use:
             self._tick += 1

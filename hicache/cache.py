@@ -18,7 +18,7 @@ from hicache.changes import OnChange, matched, unheard
 from hicache.contents import CacheContents
 from hicache.eviction_policy import POLICIES, PolicyName
 from hicache.leases import Leases
-from hicache.namespaces import NamespaceInfo, NamespaceState, namespace_states
+from hicache.namespaces import NamespaceInfo, NamespaceInfos, NamespaceState, namespace_states
 from hicache.runs import RunList, RunOrder, list_runs, runs_below, tops_of
 from hicache.selection import Selection, selected
 from hicache.tallies import Amount, Removal, amount_of
@@ -61,7 +61,7 @@ class PrefixCache:
             budget_bytes=budget_bytes, policy=POLICIES[policy], on_change=on_change
         )
         self._leases = Leases(name)
-        self._infos: dict[bytes, NamespaceInfo] = {}
+        self._infos = NamespaceInfos()
         self._on_change = on_change
 
     @property
@@ -225,19 +225,13 @@ class PrefixCache:
         return amount_of(self._contents.tree.known(digests))
 
     def evict(self, selection: Selection, *, now_s: float, dry_run: bool) -> Removal:
-        """Evict the pages that are meant, but for held ones and what is above those.
-
-        Raises what select raises.
-        """
+        """Evict the pages that are meant and may go; raises what select raises."""
         return self._contents.evict(selection, now_s=now_s, dry_run=dry_run)
 
     def pin(
         self, selection: Selection, *, until_s: float | None, now_s: float, dry_run: bool
     ) -> Amount:
-        """Keep the pages that are meant until then, None for good; raises what select raises.
-
-        An earlier pin of a page is replaced.
-        """
+        """Keep the pages that are meant until then, None for good; raises what select raises."""
         return self._contents.pin(selection, until_s=until_s, now_s=now_s, dry_run=dry_run)
 
     def unpin(self, selection: Selection, *, now_s: float, dry_run: bool) -> Amount:
@@ -268,12 +262,12 @@ class PrefixCache:
 
     def describe(self, namespace: bytes, info: NamespaceInfo) -> None:
         """Take note of what a namespace stands for."""
-        self._infos[namespace] = info
+        self._infos.add(namespace, info, used=self._contents.index.namespaces)
 
     def namespaces(self) -> tuple[NamespaceState, ...]:
         """Return what is cached, by bytes, the largest first; quotas without pages too."""
         return namespace_states(
-            self._contents.index.namespaces, quotas=self.quotas(), infos=self._infos
+            self._contents.index.namespaces, quotas=self.quotas(), infos=self._infos.all
         )
 
     def runs(
@@ -292,9 +286,5 @@ class PrefixCache:
         return list_runs(runs, limit=limit, order=order)
 
     def check_integrity(self) -> None:
-        """Compare all counts and links with the pages themselves; for tests and debugging.
-
-        Raises:
-            InvariantViolated: they disagree.
-        """
+        """Raise InvariantViolated if counts, links or pins disagree with the pages; for tests."""
         self._contents.check_integrity()

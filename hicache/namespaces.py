@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 
 from chunkmesh.namespace_counts import NamespaceCounts
+
+_MIN_INFOS = 1024
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +48,26 @@ class NamespaceState:
     """Most bytes that it may take; 0 means no limit."""
     num_hits: int
     """Matches that used one of its pages, since it last had none."""
+
+
+class NamespaceInfos:
+    """Owner of what is known of namespaces; of unused ones it forgets some when they are many."""
+
+    def __init__(self) -> None:
+        self._infos: dict[bytes, NamespaceInfo] = {}
+        self._sweep_at = _MIN_INFOS
+
+    @property
+    def all(self) -> Mapping[bytes, NamespaceInfo]:
+        """What is known, by namespace; to look at only."""
+        return self._infos
+
+    def add(self, namespace: bytes, info: NamespaceInfo, *, used: Container[bytes]) -> None:
+        """Take note of a namespace, where used tells those that have pages."""
+        if len(self._infos) >= self._sweep_at:
+            self._infos = {name: known for name, known in self._infos.items() if name in used}
+            self._sweep_at = max(_MIN_INFOS, 2 * len(self._infos))
+        self._infos[namespace] = info
 
 
 def namespace_states(

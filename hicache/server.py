@@ -49,7 +49,10 @@ async def running(settings: HiCacheSettings, *, ping_s: float = PING_S) -> Async
     bulk = StoreThread(KvStore(settings.redis_url))
     feed = ChangeFeed()
     cache = PrefixCache(
-        name=secrets.token_hex(4), budget_bytes=settings.max_bytes, on_change=feed.changed
+        name=secrets.token_hex(4),
+        budget_bytes=settings.max_bytes,
+        policy=settings.eviction_policy,
+        on_change=feed.changed,
     )
     kept, infos = KeptState(cache, store), KeptInfos(cache, store)
     watcher = RedisWatcher(cache, store, kept=kept, infos=infos, feed=feed, ping_s=ping_s)

@@ -315,10 +315,10 @@ def test_it_agrees_with_a_list_of_prefixes(policy: PolicyName) -> None:
         pass
 
     Machine.policy = policy
-    run_state_machine_as_test(  # type: ignore[no-untyped-call]
+    run_state_machine_as_test(
         Machine,
         settings=settings(
-            max_examples=100,
+            max_examples=60,
             stateful_step_count=100,
             deadline=None,
             suppress_health_check=[HealthCheck.too_slow],

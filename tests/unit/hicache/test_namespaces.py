@@ -60,3 +60,14 @@ def test_a_namespace_is_described_by_what_was_said_last() -> None:
     assert cache.namespaces()[0].info is None
     cache.describe(NAMESPACE, INFO)
     assert cache.namespaces()[0].info == INFO
+
+
+def test_descriptions_of_namespaces_without_pages_do_not_pile_up() -> None:
+    """Every salt is a namespace, and salts come and go."""
+    cache = PrefixCache(name="a", budget_bytes=0)
+    store(cache, chain(1))
+    cache.describe(NAMESPACE, INFO)
+    for number in range(5000):
+        cache.describe(hashlib.sha256(bytes(number)).digest(), INFO)
+    assert len(cache._infos.all) <= 1024
+    assert cache.namespaces()[0].info == INFO
