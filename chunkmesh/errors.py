@@ -2,6 +2,7 @@
 
 ChunkMeshError
 +-- InvalidRequest        the caller's mistake: names the value and the limit
+|   +-- NotFound          what the caller named is not there
 +-- ConfigError           a setting or a file that start-up cannot work with
 +-- Unavailable           nobody can serve this now; trying again may help
 |   +-- StageUnavailable  a stage of the route is missing or was lost
@@ -27,6 +28,10 @@ class InvalidRequest(ChunkMeshError):
         """Keep the request field at fault, in proto spelling, for google.rpc.BadRequest."""
         super().__init__(message)
         self.field = field
+
+
+class NotFound(InvalidRequest):
+    """What the caller named is not there; the text names it."""
 
 
 class ConfigError(ChunkMeshError):

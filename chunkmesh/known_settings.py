@@ -60,7 +60,7 @@ SERVICE_NAMES: Mapping[str, frozenset[str]] = {
             "transport",
         }
     ),
-    "hicache": frozenset({"port", "http_port", "redis_url", "max_bytes"}),
+    "hicache": frozenset({"port", "http_port", "redis_url", "eviction_policy", "max_bytes"}),
 }
 """Service -> its own fields."""
 

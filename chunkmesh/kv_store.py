@@ -195,6 +195,17 @@ class KvStore:
             if cursor == b"0":
                 return
 
+    def run(self, commands: Sequence[Command]) -> tuple[object, ...]:
+        """Run commands in one go and return their replies; None for a key of another type.
+
+        Raises:
+            CacheFault: the server does not answer, or refuses a command.
+        """
+        with self._exchange():
+            self._check_version()
+            self._send(commands)
+            return tuple(self._value() for _ in commands)
+
     def _describe(self, keys: Sequence[bytes]) -> tuple[StoredPage, ...]:
         commands: list[Command] = []
         for key in keys:

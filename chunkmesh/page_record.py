@@ -128,14 +128,21 @@ def decode_layer(digest: bytes, layer: int, value: bytes | memoryview, into: Byt
 
     Returns whether the value is sound; into is unchanged if it is not.
     """
-    if len(value) != LAYER_HEADER_BYTES + into.nbytes:
+    if not is_sound_layer(digest, layer, value, layer_bytes=into.nbytes):
+        return False
+    into[:] = np.frombuffer(memoryview(value)[LAYER_HEADER_BYTES:], dtype=np.uint8)
+    return True
+
+
+def is_sound_layer(
+    digest: bytes, layer: int, value: bytes | memoryview, *, layer_bytes: int
+) -> bool:
+    """Check one layer's value as decode_layer does, without copying it."""
+    if len(value) != LAYER_HEADER_BYTES + layer_bytes:
         return False
     payload = memoryview(value)[LAYER_HEADER_BYTES:]
     expected = (_LAYER_MAGIC, _VERSION, layer, _checksum(digest, payload, layer))
-    if _LAYER.unpack_from(value) != expected:
-        return False
-    into[:] = np.frombuffer(payload, dtype=np.uint8)
-    return True
+    return _LAYER.unpack_from(value) == expected
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,111 +1,88 @@
 """Index of stored pages: which leading pages of a prompt are stored for all layers. Pure.
 
-A digest names its page and everything before it, so the radix tree needs no edges to compare: a
-dictionary finds a page, and parent digests link it to what is below. A page whose parent is not
-(yet) known is kept and becomes reachable when the parent comes. Eviction is least recently used,
-leaves first. One owner, one thread.
+Counts, locks and evicts what the page tree links. Eviction takes leaves, in the order it was given;
+what a lock or a pin holds stays, and so does everything above it. One owner, one thread.
 Source: the prefix tree and its lock counts in SGLang's RadixAttention
 (https://lmsys.org/blog/2024-01-17-sglang/).
 """
 
 from __future__ import annotations
 
-import dataclasses
-import heapq
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping
 
 from chunkmesh.coverage import Coverage
 from chunkmesh.errors import InvalidRequest, InvariantViolated
-
-
-@dataclasses.dataclass(slots=True, kw_only=True, eq=False)
-class _Page:
-    """A stored page; belongs to the index, or is detached once removed."""
-
-    digest: bytes
-    parent: bytes
-    model_layers: int
-    layers: int = 0
-    """Mask of stored layers; visible when all model_layers bits are set."""
-    num_bytes: int = 0
-    locks: int = 0
-    """Live PageLocks that hold it."""
-    num_hits: int = 0
-    last_used: int = 0
-    """Tick of the last match or cover."""
-    queued: bool = False
-    """Whether it stands in the queue of leaves."""
-
-    @property
-    def visible(self) -> bool:
-        return self.layers == (1 << self.model_layers) - 1
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class PageLock:
-    """Keeps the pages of one match, the last one included, from eviction until unlocked."""
-
-    pages: tuple[_Page, ...]
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class PageInfo:
-    """State of one page; of an unknown one too."""
-
-    layers: int
-    """Mask of stored layers, 0 if unknown."""
-    visible: bool
-    num_hits: int
-    """Matches that used it."""
+from chunkmesh.indexed_page import IndexedPage, PageInfo, PageLock, PagePlace
+from chunkmesh.leaf_queue import LeafQueue, Order, least_recently_used
+from chunkmesh.namespace_counts import CountsByNamespace, NamespaceCounts
+from chunkmesh.page_tree import PageTree
+from chunkmesh.victims import take_victims
 
 
 class PrefixIndex:
-    """Owner of the tree."""
+    """Owner of pages, counts and the order of eviction."""
 
-    def __init__(self) -> None:
-        self._pages: dict[bytes, _Page] = {}
-        self._children: dict[bytes, set[bytes]] = {}
-        """Digests of pages by parent digest; the parent need not be a known page."""
-        self._leaves: list[tuple[int, int, _Page]] = []
-        """Heap of (last_used when queued, serial, page); holds every unlocked leaf, once."""
+    def __init__(self, order: Order = least_recently_used) -> None:
+        """Take the order of eviction."""
+        self._order = order
+        self._tree = PageTree()
+        self._leaves = LeafQueue(order, self._may_go)
+        self._own_leaves: dict[bytes, LeafQueue] = {}
+        """Leaves by namespace, for those of which pages were evicted on their own."""
+        self._namespaces = CountsByNamespace()
         self._tick = 0
-        self._serial = 0
         self.num_pages = 0
         """Visible pages."""
         self.num_bytes = 0
         """Of all pages, partial ones included."""
 
     @property
+    def tree(self) -> PageTree:
+        """How pages hang together; to look at only."""
+        return self._tree
+
+    @property
+    def namespaces(self) -> Mapping[bytes, NamespaceCounts]:
+        """Counts of each namespace that has pages; to look at only."""
+        return self._namespaces.all
+
+    @property
     def num_partial_pages(self) -> int:
         """Pages that lack a layer."""
-        return len(self._pages) - self.num_pages
+        return len(self._tree) - self.num_pages
 
     def __contains__(self, digest: bytes) -> bool:
-        return digest in self._pages
-
-    def digests(self) -> frozenset[bytes]:
-        """Return all known pages, partial ones included."""
-        return frozenset(self._pages)
+        return self._tree.get(digest) is not None
 
     def peek(self, digests: Iterable[bytes]) -> int:
         """Count the leading visible pages of a prompt; changes nothing."""
-        return len(self._walk(digests))
+        return len(self._tree.visible_prefix(digests))
 
-    def match(self, digests: Iterable[bytes]) -> int:
-        """Count the leading visible pages of a prompt as used now."""
-        pages = self._walk(digests)
+    def match(self, digests: Iterable[bytes], *, now_s: float = 0.0) -> list[IndexedPage]:
+        """Return the leading visible pages of a prompt and note that they are used now."""
+        pages = self._tree.visible_prefix(digests)
         self._tick += 1
         for page in pages:
             page.last_used = self._tick
+            page.used_s = now_s
             page.num_hits += 1
-        return len(pages)
+        if pages:
+            self._namespaces.hit(pages[0].namespace)
+        return pages
 
-    def lock(self, digests: Sequence[bytes]) -> PageLock:
-        """Lock known pages against eviction; invalidation still takes them."""
-        pages = tuple(self._pages[digest] for digest in digests)
-        for page in pages:
+    def info(self, digest: bytes) -> PageInfo:
+        """Return the state of one page."""
+        page = self._tree.get(digest)
+        if page is None:
+            return PageInfo(layers=0, visible=False, num_hits=0)
+        return PageInfo(layers=page.layers, visible=page.visible, num_hits=page.num_hits)
+
+    def lock(self, pages: Iterable[IndexedPage]) -> PageLock:
+        """Lock pages against eviction; invalidation still takes them."""
+        lock = PageLock(pages=tuple(pages))
+        for page in lock.pages:
             page.locks += 1
-        return PageLock(pages=pages)
+        return lock
 
     def unlock(self, lock: PageLock) -> None:
         """End a lock; once a lock."""
@@ -113,73 +90,92 @@ class PrefixIndex:
             if page.locks <= 0:
                 raise InvariantViolated(f"page {page.digest.hex()} unlocked more than locked")
             page.locks -= 1
-            self._queue_leaf(page)
+            self._queue(page)
 
-    def cover(self, digest: bytes, parent: bytes, coverage: Coverage) -> bool:
-        """Record stored layers; return whether the page became visible by it.
+    def pin(self, page: IndexedPage, *, pinned: bool) -> None:
+        """Hold a known page, or hold it no more."""
+        counts = self.namespaces[page.namespace]
+        counts.drop(page)
+        page.pinned = pinned
+        counts.add(page)
+        self._queue(page)
+
+    def cover(
+        self, place: PagePlace, coverage: Coverage, *, now_s: float = 0.0, is_use: bool = True
+    ) -> tuple[IndexedPage, bool]:
+        """Record stored layers; return the page, and whether it became visible by it.
+
+        If that is no use of the page, one that is known keeps its place in the order of eviction.
 
         Raises:
-            InvalidRequest: it contradicts what is known of the page.
+            InvalidRequest: it contradicts what is known of the page or of its namespace.
         """
-        page = self._pages.get(digest) or self._insert(digest, parent, coverage.model_layers)
-        if (page.parent, page.model_layers) != (parent, coverage.model_layers):
-            raise InvalidRequest(
-                f"page {digest.hex()} of {page.model_layers} layers after {page.parent.hex()} was "
-                f"stored before; now {coverage.model_layers} layers after {parent.hex()} are named",
-                field="pages",
-            )
+        page = self._tree.get(place.digest)
+        is_new = page is None
+        if page is None:
+            page = self._insert(place, coverage.model_layers)
+        _check_same(page, place, coverage)
         was_visible = page.visible
         added_bytes = (coverage.layers & ~page.layers).bit_count() * coverage.layer_bytes
+        counts = self.namespaces[page.namespace]
+        counts.drop(page)
         page.layers |= coverage.layers
+        page.visible = page.layers == (1 << page.model_layers) - 1
         page.num_bytes += added_bytes
-        self.num_bytes += added_bytes
-        self._tick += 1
-        page.last_used = self._tick
+        counts.add(page)
+        page.priority = max(page.priority, place.priority)
+        if is_new or is_use:
+            self._tick += 1
+            page.last_used = self._tick
+            page.used_s = now_s
         became_visible = page.visible and not was_visible
+        self.num_bytes += added_bytes
         self.num_pages += became_visible
-        return became_visible
+        return page, became_visible
 
-    def info(self, digest: bytes) -> PageInfo:
-        """Return the state of one page."""
-        page = self._pages.get(digest)
+    def remove(self, pages: Iterable[IndexedPage]) -> None:
+        """Forget known pages, held or not, children before parents, and no parent alone."""
+        for page in pages:
+            parent = self._tree.remove(page)
+            if self._namespaces.drop(page):
+                self._own_leaves.pop(page.namespace, None)
+            self.num_bytes -= page.num_bytes
+            self.num_pages -= page.visible
+            if parent is not None:
+                self._queue(parent)
+
+    def invalidate(self, digest: bytes) -> tuple[IndexedPage, ...]:
+        """Forget a page and all below it, held or not; return them, parents first."""
+        page = self._tree.get(digest)
         if page is None:
-            return PageInfo(layers=0, visible=False, num_hits=0)
-        return PageInfo(layers=page.layers, visible=page.visible, num_hits=page.num_hits)
+            return ()
+        pages = tuple(self._tree.below(page))
+        self.remove(reversed(pages))
+        return pages
 
-    def invalidate(self, digest: bytes) -> tuple[bytes, ...]:
-        """Forget a page and all below it, locked or not; return their digests, parents first."""
-        removed: list[bytes] = []
-        pending = [digest]
-        while pending:
-            page = self._pages.get(pending.pop())
-            if page is not None:
-                pending.extend(self._children.get(page.digest, ()))
-                self._remove(page)
-                removed.append(page.digest)
-        return tuple(removed)
+    def evict(
+        self, num_bytes: int, *, namespace: bytes | None = None, dry_run: bool = False
+    ) -> tuple[IndexedPage, ...]:
+        """Forget leaves that nobody holds, in order, until num_bytes are free.
 
-    def evict(self, num_bytes: int) -> tuple[bytes, ...]:
-        """Forget unlocked leaves, least recently used first, until num_bytes are free.
-
-        Returns the victims in order, children before parents; fewer bytes if nothing else is left.
+        Only those of one namespace if it is named. Returns the victims in order, children before
+        parents; fewer bytes if nothing else may go. With dry_run they stay.
         """
-        victims: list[bytes] = []
-        target_bytes = self.num_bytes - num_bytes
-        while self.num_bytes > target_bytes and self._leaves:
-            queued_at, _, page = heapq.heappop(self._leaves)
-            page.queued = False
-            if page.last_used != queued_at:
-                self._queue_leaf(page)
-            elif self._is_evictable(page):
-                self._remove(page)
-                victims.append(page.digest)
-        return tuple(victims)
+        leaves = self._leaves if namespace is None else self._leaves_of(namespace)
+        victims = take_victims(self._tree, leaves, self._order, num_bytes)
+        if dry_run:
+            for page in victims:
+                leaves.push(page)
+        else:
+            self.remove(victims)
+        return victims
 
     def clear(self) -> None:
         """Forget every page; locks of forgotten pages may still be unlocked."""
-        self._pages.clear()
-        self._children.clear()
-        self._leaves.clear()
+        self._tree.clear()
+        self._namespaces.clear()
+        self._own_leaves.clear()
+        self._leaves = LeafQueue(self._order, self._may_go)
         self.num_pages = 0
         self.num_bytes = 0
 
@@ -189,64 +185,76 @@ class PrefixIndex:
         Raises:
             InvariantViolated: they disagree.
         """
-        pages = self._pages.values()
-        children: dict[bytes, set[bytes]] = {}
-        for page in pages:
-            children.setdefault(page.parent, set()).add(page.digest)
-        queued = {id(page) for _, _, page in self._leaves}
+        pages = list(self._tree.everything())
         checks = {
             "bytes": self.num_bytes == sum(page.num_bytes for page in pages),
             "visible": self.num_pages == sum(page.visible for page in pages),
-            "children": self._children == children,
+            "visibility": all(
+                page.visible == (page.layers == (1 << page.model_layers) - 1) for page in pages
+            ),
+            "namespaces": self._namespaces.agree(pages),
             "locks": all(page.locks >= 0 for page in pages),
-            "queue": all(id(page) in queued for page in pages if self._is_evictable(page)),
-            "queue once": len(queued) == len(self._leaves),
+            "queue": all(page in self._leaves for page in pages if self._may_go(page)),
+            "own queues": all(
+                page in self._own_leaves[page.namespace]
+                for page in pages
+                if page.namespace in self._own_leaves and self._may_go(page)
+            ),
         }
-        broken = [name for name, holds in checks.items() if not holds]
+        broken = [name for name, holds in checks.items() if not holds] + self._tree.faults()
         if broken:
             raise InvariantViolated(f"prefix index: wrong {', '.join(broken)}")
 
-    def _walk(self, digests: Iterable[bytes]) -> list[_Page]:
-        pages: list[_Page] = []
-        parent: bytes | None = None
-        for digest in digests:
-            page = self._pages.get(digest)
-            if page is None or not page.visible or (parent is not None and page.parent != parent):
-                break
-            pages.append(page)
-            parent = digest
-        return pages
-
-    def _insert(self, digest: bytes, parent: bytes, model_layers: int) -> _Page:
-        if digest == parent:
-            raise InvalidRequest(f"page {digest.hex()} is its own parent", field="pages")
-        page = _Page(digest=digest, parent=parent, model_layers=model_layers)
-        self._pages[digest] = page
-        self._children.setdefault(parent, set()).add(digest)
-        self._queue_leaf(page)
+    def _insert(self, place: PagePlace, model_layers: int) -> IndexedPage:
+        parent = self._tree.get(place.parent)
+        page_index = place.page_index
+        if place.parent == place.namespace:
+            page_index = 0
+        elif parent is not None and parent.page_index is not None:
+            page_index = parent.page_index + 1
+        page = IndexedPage(
+            namespace=place.namespace,
+            digest=place.digest,
+            parent=place.parent,
+            model_layers=model_layers,
+            page_index=page_index,
+            priority=place.priority,
+        )
+        self._namespaces.add(page)
+        try:
+            self._tree.insert(page)
+        except InvalidRequest:
+            self._namespaces.drop(page)
+            raise
+        self._queue(page)
         return page
 
-    def _remove(self, page: _Page) -> None:
-        del self._pages[page.digest]
-        siblings = self._children[page.parent]
-        siblings.discard(page.digest)
-        if not siblings:
-            del self._children[page.parent]
-            parent = self._pages.get(page.parent)
-            if parent is not None:
-                self._queue_leaf(parent)
-        self.num_bytes -= page.num_bytes
-        self.num_pages -= page.visible
+    def _may_go(self, page: IndexedPage) -> bool:
+        return not page.is_held and page in self._tree and self._tree.is_leaf(page)
 
-    def _is_evictable(self, page: _Page) -> bool:
-        return (
-            page.locks == 0
-            and page.digest not in self._children
-            and self._pages.get(page.digest) is page
+    def _queue(self, page: IndexedPage) -> None:
+        self._leaves.push(page)
+        own = self._own_leaves.get(page.namespace)
+        if own is not None:
+            own.push(page)
+
+    def _leaves_of(self, namespace: bytes) -> LeafQueue:
+        leaves = self._own_leaves.get(namespace)
+        if leaves is None:
+            leaves = LeafQueue(self._order, self._may_go)
+            for page in self._tree.of_namespace(namespace):
+                leaves.push(page)
+            if namespace in self._namespaces.all:
+                self._own_leaves[namespace] = leaves
+        return leaves
+
+
+def _check_same(page: IndexedPage, place: PagePlace, coverage: Coverage) -> None:
+    known = (page.parent, page.namespace, page.model_layers)
+    if known != (place.parent, place.namespace, coverage.model_layers):
+        raise InvalidRequest(
+            f"page {page.digest.hex()} of {page.model_layers} layers after {page.parent.hex()} was "
+            f"stored before; now {coverage.model_layers} layers after {place.parent.hex()} are "
+            f"named, in namespace {place.namespace.hex()}",
+            field="pages",
         )
-
-    def _queue_leaf(self, page: _Page) -> None:
-        if not page.queued and self._is_evictable(page):
-            page.queued = True
-            self._serial += 1
-            heapq.heappush(self._leaves, (page.last_used, self._serial, page))

@@ -24,6 +24,7 @@ from chunkmesh.errors import (
     InvariantViolated,
     LinkError,
     ModelFault,
+    NotFound,
     Overloaded,
     StageUnavailable,
     StaleEpoch,
@@ -38,6 +39,7 @@ _Detail = TypeVar("_Detail", bound=Message)
 
 _CODES: Mapping[type[ChunkMeshError], tuple[grpc.StatusCode, str]] = {
     InvalidRequest: (grpc.StatusCode.INVALID_ARGUMENT, "INVALID_REQUEST"),
+    NotFound: (grpc.StatusCode.NOT_FOUND, "NOT_FOUND"),
     ConfigError: (grpc.StatusCode.FAILED_PRECONDITION, "CONFIG_ERROR"),
     StageUnavailable: (grpc.StatusCode.UNAVAILABLE, "STAGE_UNAVAILABLE"),
     Overloaded: (grpc.StatusCode.RESOURCE_EXHAUSTED, "OVERLOADED"),

@@ -1,21 +1,27 @@
-"""What the cache holds and may drop: the index, its leases, the byte budget and counters. Pure.
+"""What the service asks: the contents of the cache, its leases, counters and descriptions. Pure.
 
-Changed by the service and by a rebuild, on the event loop only. A page that left the index is
-doomed until it is unlinked in Redis; a commit of it meanwhile is not believed, because the unlink
-may come later. The shell takes doomed pages away with doomed() and says unlinked().
+Changed by the service, by a rebuild and by what other replicas tell, on the event loop only. A page
+that left the index is doomed until it is unlinked in Redis; a commit of it meanwhile is not
+believed, because the unlink may come later. The shell takes doomed pages away with doomed() and
+says unlinked(). All times are of one clock of the caller's.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from chunkmesh.coverage import Coverage
-from chunkmesh.errors import InvalidRequest
-from chunkmesh.prefix_index import PageInfo, PrefixIndex
+from chunkmesh.indexed_page import PageInfo, PagePlace
 from chunkmesh.stored_page import StoredPage
+from hicache.changes import OnChange, matched, unheard
+from hicache.contents import CacheContents
+from hicache.eviction_policy import POLICIES, PolicyName
 from hicache.leases import Leases
+from hicache.namespaces import NamespaceInfo, NamespaceInfos, NamespaceState, namespace_states
+from hicache.runs import RunList, RunOrder, list_runs, runs_below, tops_of
+from hicache.selection import Selection, selected
+from hicache.tallies import Amount, Removal, amount_of
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,139 +40,251 @@ class Counters:
     queries: int = 0
     queried_pages: int = 0
     hit_pages: int = 0
-    evicted_pages: int = 0
 
 
 class PrefixCache:
-    """Owner of the index and the leases."""
+    """Owner of the contents and the leases on them."""
 
-    def __init__(self, *, name: str, budget_bytes: int) -> None:
+    def __init__(
+        self,
+        *,
+        name: str,
+        budget_bytes: int,
+        policy: PolicyName = "lru",
+        on_change: OnChange = unheard,
+    ) -> None:
         """Take a name unique to this process start, and the budget; 0 means none."""
-        self.budget_bytes = budget_bytes
         self.counters = Counters()
         self.generation = 0
         """Raised by forget, so that a rebuild under way notices."""
-        self._index = PrefixIndex()
+        self._contents = CacheContents(
+            budget_bytes=budget_bytes, policy=POLICIES[policy], on_change=on_change
+        )
         self._leases = Leases(name)
-        self._doomed: dict[bytes, None] = {}
+        self._infos = NamespaceInfos()
+        self._on_change = on_change
+
+    @property
+    def budget_bytes(self) -> int:
+        """Most bytes of all pages; 0 means no limit."""
+        return self._contents.bounds.budget_bytes
 
     @property
     def num_pages(self) -> int:
         """Pages stored for all layers."""
-        return self._index.num_pages
+        return self._contents.index.num_pages
 
     @property
     def num_partial_pages(self) -> int:
         """Pages stored for some layers only."""
-        return self._index.num_partial_pages
+        return self._contents.index.num_partial_pages
 
     @property
     def is_empty(self) -> bool:
         """Whether no page is known, not even in part."""
-        return self.num_pages + self.num_partial_pages == 0
+        return len(self._contents.tree) == 0
 
     @property
     def num_bytes(self) -> int:
         """Bytes of all pages."""
-        return self._index.num_bytes
+        return self._contents.index.num_bytes
 
     @property
     def num_leases(self) -> int:
         """Live leases."""
         return len(self._leases)
 
+    @property
+    def num_evicted_pages(self) -> int:
+        """Pages that went to keep the budget or a quota."""
+        return self._contents.num_evicted_pages
+
+    def keep_limits(self, *, here: bool) -> None:
+        """Say whether this replica evicts, or another one; it does until told otherwise."""
+        self._contents.evicts = here
+
     def match(self, digests: Sequence[bytes], *, lease_ttl_s: float, now_s: float) -> Hit:
         """Find the leading visible pages and lease them if lease_ttl_s > 0."""
-        num_pages = self._index.match(digests)
+        pages = self._contents.index.match(digests, now_s=now_s)
         self.count_query(len(digests))
-        self.counters.hit_pages += num_pages
-        if num_pages == 0 or lease_ttl_s <= 0:
-            return Hit(num_pages=num_pages, lease_id="")
-        lock = self._index.lock(digests[:num_pages])
+        self.counters.hit_pages += len(pages)
+        self._on_change(matched(pages, num_queried_pages=len(digests)))
+        if not pages or lease_ttl_s <= 0:
+            return Hit(num_pages=len(pages), lease_id="")
+        lock = self._contents.index.lock(pages)
         lease_id = self._leases.take(lock, ttl_s=lease_ttl_s, now_s=now_s)
-        return Hit(num_pages=num_pages, lease_id=lease_id)
+        return Hit(num_pages=len(pages), lease_id=lease_id)
 
     def count_query(self, num_pages: int) -> None:
         """Count a question, also one that is answered as a miss because Redis is away."""
         self.counters.queries += 1
         self.counters.queried_pages += num_pages
 
-    def release(self, lease_id: str) -> None:
+    def renew(self, lease_ids: Iterable[str], *, ttl_s: float, now_s: float) -> tuple[str, ...]:
+        """Let leases hold for ttl_s from now on; return the ids of those that have ended."""
+        return self._leases.renew(lease_ids, ttl_s=ttl_s, now_s=now_s)
+
+    def hold(self, lease_id: str, digests: Sequence[bytes], *, ttl_s: float, now_s: float) -> None:
+        """Take note of a lease that another replica gave or renewed; it holds doomed pages too."""
+        lock = self._contents.lock(digests)
+        self.release(lease_id, now_s=now_s)
+        self._leases.adopt(lease_id, lock, ttl_s=ttl_s, now_s=now_s)
+
+    def release(self, lease_id: str, *, now_s: float) -> None:
         """End a lease; nothing happens if it has ended."""
         lock = self._leases.release(lease_id)
         if lock is not None:
-            self._index.unlock(lock)
-            self._trim()
+            self._contents.unlock([lock], now_s=now_s)
 
     def tick(self, now_s: float) -> None:
-        """End leases whose time is over, and evict what they held back."""
-        for lock in self._leases.expire(now_s):
-            self._index.unlock(lock)
-        self._trim()
+        """End leases and pins whose time is over, and evict what is over the limits."""
+        self._contents.unlock(self._leases.expire(now_s), now_s=now_s)
+        self._contents.doomed.expire(now_s)
+        self._contents.expire_pins(now_s)
+        self._contents.keep_limits(self.quotas(), now_s=now_s)
 
-    def commit(self, pages: Iterable[tuple[bytes, bytes]], coverage: Coverage) -> int:
-        """Record (digest, parent) pages that a worker stored; return how many became visible.
+    def commit(
+        self,
+        namespace: bytes,
+        pages: Iterable[tuple[bytes, bytes, int]],
+        coverage: Coverage,
+        *,
+        now_s: float,
+    ) -> int:
+        """Record (digest, parent, priority) pages that a worker stored.
+
+        Returns how many became visible and stay; those for which there is no room go again.
 
         Raises:
             InvalidRequest: a page contradicts what is known of it; those before it are recorded.
         """
-        num_visible = 0
-        for digest, parent in pages:
-            if digest not in self._doomed:
-                num_visible += self._index.cover(digest, parent, coverage)
-        self._trim()
-        return num_visible
+        places = (
+            PagePlace(namespace=namespace, digest=digest, parent=parent, priority=priority)
+            for digest, parent, priority in pages
+        )
+        return self._contents.commit(namespace, places, coverage, now_s=now_s)
 
-    def adopt(self, pages: Iterable[StoredPage]) -> int:
-        """Record pages found in Redis; return how many were of no use."""
-        num_refused = 0
-        for page in pages:
-            if page.record is None or page.coverage is None:
-                num_refused += 1
-            elif page.digest not in self._doomed:
-                try:
-                    self._index.cover(page.digest, page.record.parent, page.coverage)
-                except InvalidRequest:
-                    num_refused += 1
-        self._trim()
-        return num_refused
+    def adopt(self, pages: Iterable[StoredPage], *, now_s: float) -> int:
+        """Record pages found in Redis; return how many were of no use.
+
+        What is known already keeps its place in the order of eviction.
+        """
+        return self._contents.adopt(pages, now_s=now_s)
 
     def invalidate(self, digests: Iterable[bytes]) -> int:
-        """Forget pages and all below them; return how many."""
-        removed = [page for digest in digests for page in self._index.invalidate(digest)]
-        self._doomed.update(dict.fromkeys(removed))
-        return len(removed)
+        """Forget broken pages and all below them, held or not; return how many. Pins wait."""
+        return self._contents.invalidate(digests)
+
+    def drop(self, digests: Iterable[bytes], *, now_s: float) -> int:
+        """Forget pages and all below them, which another replica unlinks; return how many.
+
+        They are doomed here too, until unlinked() or for half a minute.
+        """
+        return self._contents.drop(digests, now_s=now_s)
 
     def known(self) -> frozenset[bytes]:
         """Return the digests of all pages."""
-        return self._index.digests()
+        return self._contents.tree.digests()
 
     def peek(self, digests: Sequence[bytes]) -> int:
         """Count the leading visible pages; changes nothing."""
-        return self._index.peek(digests)
+        return self._contents.index.peek(digests)
 
     def info(self, digest: bytes) -> PageInfo:
         """Return the state of one page."""
-        return self._index.info(digest)
+        return self._contents.index.info(digest)
 
     def forget(self) -> None:
-        """Forget all pages and leases, because Redis lost or will lose them."""
-        self.generation += 1
-        self._index.clear()
-        self._leases.clear()
-        self._doomed.clear()
+        """Forget all pages and leases, because Redis lost or will lose them; nobody is told.
 
-    def doomed(self, num_pages: int) -> tuple[bytes, ...]:
-        """Return up to num_pages pages to unlink in Redis, oldest first."""
-        return tuple(itertools.islice(self._doomed, num_pages))
+        Pins, quotas and what namespaces stand for stay.
+        """
+        self.generation += 1
+        self._contents.forget()
+        self._leases.clear()
+
+    def doomed(self, num_pages: int, *, now_s: float) -> tuple[bytes, ...]:
+        """Return up to num_pages pages to unlink in Redis now."""
+        return self._contents.doomed.due(num_pages, now_s)
 
     def unlinked(self, digests: Iterable[bytes]) -> None:
         """Take note that pages are gone from Redis; they may be stored anew."""
-        for digest in digests:
-            self._doomed.pop(digest, None)
+        self._contents.doomed.remove(digests)
 
-    def _trim(self) -> None:
-        if self.budget_bytes and self._index.num_bytes > self.budget_bytes:
-            victims = self._index.evict(self._index.num_bytes - self.budget_bytes)
-            self.counters.evicted_pages += len(victims)
-            self._doomed.update(dict.fromkeys(victims))
+    def select(self, selection: Selection, *, now_s: float) -> tuple[bytes, ...]:
+        """Return the pages that are meant, parents before children.
+
+        Raises:
+            NotFound: a prefix names no page.
+            InvalidRequest: a prefix names several, or is too short or too long.
+        """
+        return tuple(page.digest for page in selected(selection, self._contents.tree, now_s))
+
+    def measure(self, digests: Iterable[bytes]) -> Amount:
+        """Count those of the pages that are known."""
+        return amount_of(self._contents.tree.known(digests))
+
+    def evict(self, selection: Selection, *, now_s: float, dry_run: bool) -> Removal:
+        """Evict the pages that are meant and may go; raises what select raises."""
+        return self._contents.evict(selection, now_s=now_s, dry_run=dry_run)
+
+    def pin(
+        self, selection: Selection, *, until_s: float | None, now_s: float, dry_run: bool
+    ) -> Amount:
+        """Keep the pages that are meant until then, None for good; raises what select raises."""
+        return self._contents.pin(selection, until_s=until_s, now_s=now_s, dry_run=dry_run)
+
+    def unpin(self, selection: Selection, *, now_s: float, dry_run: bool) -> Amount:
+        """End pins, with Everything also of pages not there; raises what select raises."""
+        return self._contents.unpin(selection, now_s=now_s, dry_run=dry_run)
+
+    def pins(self) -> list[tuple[bytes, float | None]]:
+        """Return (digest, time at which it ends, None for never) of each pin."""
+        return self._contents.pins.all()
+
+    def restore_pins(self, pins: Iterable[tuple[bytes, float | None]], *, now_s: float) -> None:
+        """Replace all pins, also of pages that are yet to come; nobody is told."""
+        self._contents.restore_pins(pins, now_s=now_s)
+
+    def set_quota(
+        self, namespace: bytes, max_bytes: int, *, now_s: float, dry_run: bool
+    ) -> Removal:
+        """Bound the bytes of a namespace, 0 for no limit, and evict what is over it."""
+        return self._contents.set_quota(namespace, max_bytes, now_s=now_s, dry_run=dry_run)
+
+    def quotas(self) -> Mapping[bytes, int]:
+        """Return most bytes of each namespace that has a limit."""
+        return self._contents.bounds.quotas
+
+    def restore_quotas(self, quotas: Mapping[bytes, int]) -> None:
+        """Replace all quotas; nobody is told, and the next tick keeps them."""
+        self._contents.bounds.restore_quotas(quotas)
+
+    def describe(self, namespace: bytes, info: NamespaceInfo) -> None:
+        """Take note of what a namespace stands for."""
+        self._infos.add(namespace, info, used=self._contents.index.namespaces)
+
+    def namespaces(self) -> tuple[NamespaceState, ...]:
+        """Return what is cached, by bytes, the largest first; quotas without pages too."""
+        return namespace_states(
+            self._contents.index.namespaces, quotas=self.quotas(), infos=self._infos.all
+        )
+
+    def runs(
+        self,
+        *,
+        namespace: bytes | None,
+        below: bytes | None,
+        max_depth: int,
+        limit: int,
+        order: RunOrder,
+        now_s: float,
+    ) -> RunList:
+        """Return what is cached, a run of pages each; a wrong below raises what select raises."""
+        tops = tops_of(self._contents.tree, namespace=namespace, below=below)
+        runs = runs_below(self._contents.tree, tops, max_depth=max_depth, now_s=now_s)
+        return list_runs(runs, limit=limit, order=order)
+
+    def check_integrity(self) -> None:
+        """Raise InvariantViolated if counts, links or pins disagree with the pages; for tests."""
+        self._contents.check_integrity()

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import heapq
+from collections.abc import Iterable
 
-from chunkmesh.prefix_index import PageLock
+from chunkmesh.indexed_page import PageLock
 
 MAX_TTL_S = 3600.0
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@dataclasses.dataclass(slots=True, kw_only=True)
 class _Lease:
     lock: PageLock
     ends_s: float
@@ -23,16 +25,37 @@ class Leases:
         self._name = name
         self._serial = 0
         self._leases: dict[str, _Lease] = {}
+        self._ends: list[tuple[float, str]] = []
+        """Heap; an entry counts only if the lease still ends then."""
 
     def __len__(self) -> int:
         return len(self._leases)
+
+    def __contains__(self, lease_id: str) -> bool:
+        return lease_id in self._leases
 
     def take(self, lock: PageLock, *, ttl_s: float, now_s: float) -> str:
         """Hold a lock for ttl_s, at most MAX_TTL_S; return the lease's id."""
         self._serial += 1
         lease_id = f"{self._name}-{self._serial}"
-        self._leases[lease_id] = _Lease(lock=lock, ends_s=now_s + min(ttl_s, MAX_TTL_S))
+        self.adopt(lease_id, lock, ttl_s=ttl_s, now_s=now_s)
         return lease_id
+
+    def adopt(self, lease_id: str, lock: PageLock, *, ttl_s: float, now_s: float) -> None:
+        """Hold a lock under an id that another server gave and that is not live here."""
+        self._leases[lease_id] = _Lease(lock=lock, ends_s=0.0)
+        self._set_end(lease_id, now_s + min(ttl_s, MAX_TTL_S))
+
+    def renew(self, lease_ids: Iterable[str], *, ttl_s: float, now_s: float) -> tuple[str, ...]:
+        """Hold leases for ttl_s from now on; return the ids of those that have ended."""
+        ended: list[str] = []
+        for lease_id in lease_ids:
+            lease = self._leases.get(lease_id)
+            if lease is None or lease.ends_s <= now_s:
+                ended.append(lease_id)
+            else:
+                self._set_end(lease_id, now_s + min(ttl_s, MAX_TTL_S))
+        return tuple(ended)
 
     def release(self, lease_id: str) -> PageLock | None:
         """End a lease; None if it has ended already."""
@@ -41,9 +64,19 @@ class Leases:
 
     def expire(self, now_s: float) -> tuple[PageLock, ...]:
         """End the leases whose time is over; return their locks."""
-        ended = [lease_id for lease_id, lease in self._leases.items() if lease.ends_s <= now_s]
-        return tuple(self._leases.pop(lease_id).lock for lease_id in ended)
+        locks: list[PageLock] = []
+        while self._ends and self._ends[0][0] <= now_s:
+            ends_s, lease_id = heapq.heappop(self._ends)
+            lease = self._leases.get(lease_id)
+            if lease is not None and lease.ends_s == ends_s:
+                locks.append(self._leases.pop(lease_id).lock)
+        return tuple(locks)
 
     def clear(self) -> None:
         """End all leases; their locks need no unlocking since the index is cleared too."""
         self._leases.clear()
+        self._ends.clear()
+
+    def _set_end(self, lease_id: str, ends_s: float) -> None:
+        self._leases[lease_id].ends_s = ends_s
+        heapq.heappush(self._ends, (ends_s, lease_id))

@@ -28,6 +28,37 @@ class PageRun:
         return ", ".join(str(LayerRange(first=first, last=last)) for first, last in self.layers)
 
 
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class LayerReach:
+    """How far a prompt is stored on layers [first, last), which all are stored equally far."""
+
+    first: int
+    last: int
+    num_pages: int
+    """Leading pages, >= 0."""
+
+    @property
+    def layers_text(self) -> str:
+        """Return the layers for people, the last one included."""
+        return str(LayerRange(first=self.first, last=self.last))
+
+
+def layer_reach(states: Iterable[hicache_pb2.PageState]) -> tuple[LayerReach, ...]:
+    """Tell layer by layer, up to the highest one seen, how many leading pages are stored."""
+    pages = [[(each.first, each.last) for each in state.layers] for state in states]
+    borders = sorted({0, *(border for layers in pages for each in layers for border in each)})
+    reach = []
+    for first, last in itertools.pairwise(borders):
+        held = (any(a <= first and last <= b for a, b in layers) for layers in pages)
+        num_pages = sum(1 for _ in itertools.takewhile(bool, held))
+        reach.append(LayerReach(first=first, last=last, num_pages=num_pages))
+    return tuple(
+        LayerReach(first=group[0].first, last=group[-1].last, num_pages=num_pages)
+        for num_pages, each in itertools.groupby(reach, key=lambda part: part.num_pages)
+        for group in [list(each)]
+    )
+
+
 def page_runs(states: Iterable[hicache_pb2.PageState]) -> tuple[PageRun, ...]:
     """Group the pages of a prompt."""
     described = [

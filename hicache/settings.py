@@ -7,6 +7,7 @@ from typing import Annotated, ClassVar
 from pydantic import Field
 
 from chunkmesh.settings import Port, Settings
+from hicache.eviction_policy import PolicyName
 
 
 class HiCacheSettings(Settings):
@@ -22,4 +23,7 @@ class HiCacheSettings(Settings):
     redis_url: str = "redis://127.0.0.1:6379"
     """Redis or Valkey that holds the pages: redis://, rediss:// or unix://."""
     max_bytes: Annotated[int, Field(ge=0)] = 0
-    """Bytes of pages to keep in Redis, the least recently used go first; 0 means no limit."""
+    """Bytes of pages to keep in Redis; 0 means no limit."""
+    eviction_policy: PolicyName = "lru"
+    """Which pages go first: the least recently used, the least often used (lfu), or those of the
+    lowest priority."""

@@ -34,6 +34,10 @@ class StoreThread:
         while (batch := await self._run(lambda: next(batches, None))) is not None:
             yield batch
 
+    async def call(self, work: Callable[[KvStore], _T]) -> _T:
+        """Let work use the client, which is its own as long as it runs."""
+        return await self._run(lambda: work(self._store))
+
     def close(self) -> None:
         """Wait for the running call, at most the client's timeout, and disconnect."""
         self._executor.shutdown(wait=True, cancel_futures=True)

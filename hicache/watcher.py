@@ -14,8 +14,11 @@ import structlog
 from chunkmesh.errors import CacheFault
 from chunkmesh.kv_store import ServerInfo
 from hicache.cache import PrefixCache
+from hicache.kept_infos import KeptInfos
+from hicache.kept_state import KeptState
 from hicache.rebuild import rebuild
 from hicache.store_thread import StoreThread
+from hicache.watch import ChangeFeed
 
 PING_S = 1.0
 RESCAN_S = 3600.0
@@ -29,7 +32,16 @@ _log = structlog.get_logger(__name__)
 class RedisWatcher:
     """Owns what is known of the server."""
 
-    def __init__(self, cache: PrefixCache, store: StoreThread, *, ping_s: float = PING_S) -> None:
+    def __init__(
+        self,
+        cache: PrefixCache,
+        store: StoreThread,
+        *,
+        kept: KeptState,
+        infos: KeptInfos,
+        feed: ChangeFeed,
+        ping_s: float = PING_S,
+    ) -> None:
         self.fault: str | None = NOT_ASKED
         """Why Redis cannot be used; None if it can."""
         self.server: ServerInfo | None = None
@@ -37,6 +49,9 @@ class RedisWatcher:
         self.rebuilding = False
         self._cache = cache
         self._store = store
+        self._kept = kept
+        self._infos = infos
+        self._feed = feed
         self._ping_s = ping_s
         self._rescan_at_s = 0.0
         self._rebuild_wanted = asyncio.Event()
@@ -66,6 +81,7 @@ class RedisWatcher:
     def _answered(self, server: ServerInfo) -> None:
         if self.fault is not None:
             _log.info("redis answers", name=server.name, version=server.version)
+            self._feed.redis_up()
             self.fault = None
         restarted = self.server is None or self.server.run_id != server.run_id
         emptied = server.num_keys == 0 and not self._cache.is_empty
@@ -73,6 +89,7 @@ class RedisWatcher:
             if self.server is not None:
                 _log.warning("redis lost its pages", restarted=restarted)
             self._cache.forget()
+            self._kept.redis_lost()
             self._rescan_at_s = 0.0
         self.server = server
         if time.monotonic() >= self._rescan_at_s:
@@ -83,6 +100,7 @@ class RedisWatcher:
     def _failed(self, error: CacheFault) -> None:
         if self.fault in {None, NOT_ASKED}:
             _log.warning("redis does not answer", error=str(error))
+            self._feed.redis_down(str(error))
         self.fault = str(error)
 
     async def _rebuild_loop(self) -> None:
@@ -90,7 +108,9 @@ class RedisWatcher:
             await self._rebuild_wanted.wait()
             self._rebuild_wanted.clear()
             try:
+                await self._kept.load()
                 await rebuild(self._cache, self._store)
+                await self._infos.load()
             except CacheFault as error:
                 _log.warning("rebuild broke off", error=str(error))
                 self._rescan_at_s = 0.0
@@ -100,7 +120,9 @@ class RedisWatcher:
         while True:
             await self._unlink_wanted.wait()
             self._unlink_wanted.clear()
-            while self.fault is None and (doomed := self._cache.doomed(_UNLINK_PAGES)):
+            while self.fault is None and (
+                doomed := self._cache.doomed(_UNLINK_PAGES, now_s=time.monotonic())
+            ):
                 try:
                     await self._store.unlink(doomed)
                 except CacheFault as error:

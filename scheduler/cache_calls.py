@@ -7,6 +7,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from chunkmesh.layers import LayerRange
+from chunkmesh.pages import Namespace
 from scheduler import actions, events
 from scheduler.hicache_client import HiCacheClient
 
@@ -42,6 +43,7 @@ class CacheCalls:
         self,
         action: actions.CommitPages,
         *,
+        namespace: Namespace,
         layers: LayerRange,
         model_layers: int,
         page_bytes: int,
@@ -50,7 +52,11 @@ class CacheCalls:
         if self._hicache is not None:
             self._spawn(
                 self._hicache.commit(
-                    action, layers=layers, model_layers=model_layers, page_bytes=page_bytes
+                    action,
+                    namespace=namespace,
+                    layers=layers,
+                    model_layers=model_layers,
+                    page_bytes=page_bytes,
                 )
             )
 

@@ -193,8 +193,11 @@ class ControlLoop:
     def _commit(self, action: actions.CommitPages) -> None:
         """Report stored pages with the layers of the stage that wrote them."""
         worker = self.workers.route[action.stage]
+        namespace = self.workers.namespace
+        assert namespace is not None, "pages were stored, so a route stands"
         self._cache.commit(
             action,
+            namespace=namespace,
             layers=worker.layers,
             model_layers=worker.model_layers,
             page_bytes=worker.kv_bytes_per_token * self.workers.registry.page_tokens,

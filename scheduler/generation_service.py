@@ -101,6 +101,7 @@ class GenerationService(generation_pb2_grpc.GenerationServicer):
         if namespace is not None:
             digests = await self._intake.digests(ids, namespace, registry.page_tokens)
             response.page_digests.extend(digests)
+            response.namespace = namespace
         return response
 
     async def FlushCache(

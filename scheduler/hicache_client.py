@@ -16,6 +16,7 @@ import structlog
 from google.protobuf.message import Message
 
 from chunkmesh.layers import LayerRange
+from chunkmesh.pages import Namespace
 from chunkmesh.v1 import common_pb2, hicache_pb2_grpc
 from chunkmesh.v1 import hicache_pb2 as pb
 from scheduler import actions
@@ -33,9 +34,10 @@ _Answer = TypeVar("_Answer")
 class HiCacheClient:
     """Calls one HiCache; every method returns normally whatever happens to it."""
 
-    def __init__(self, channel: grpc.aio.Channel) -> None:
-        """Use a channel that somebody else closes."""
+    def __init__(self, channel: grpc.aio.Channel, *, model: str = "") -> None:
+        """Use a channel that somebody else closes; pages are told to be of the named model."""
         self._stub = hicache_pb2_grpc.HiCacheStub(channel)
+        self._model = model
         self._paused_until_s = 0.0
         self.fault = ""
         """Why the last call failed; empty if it did not."""
@@ -77,11 +79,15 @@ class HiCacheClient:
         self,
         action: actions.CommitPages,
         *,
+        namespace: Namespace,
         layers: LayerRange,
         model_layers: int,
         page_bytes: int,
     ) -> None:
-        """Report pages that a stage has written; if that fails they stay invisible."""
+        """Report pages that a stage has written; if that fails they stay invisible.
+
+        namespace is what the pages depend on, but for their salt.
+        """
         if self._is_paused():
             return
         request = pb.CommitRequest(
@@ -90,6 +96,15 @@ class HiCacheClient:
             layers=common_pb2.LayerRange(first=layers.first, last=layers.last),
             model_layers=model_layers,
             page_bytes=page_bytes,
+            info=pb.NamespaceInfo(
+                fingerprint=namespace.fingerprint,
+                model=self._model,
+                kv_dtype=namespace.kv_dtype,
+                page_tokens=namespace.page_tokens,
+                rope=namespace.rope,
+                adapter=namespace.adapter,
+                salted=action.namespace != namespace.digest(),
+            ),
         )
         await self._call(self._stub.Commit, request)
 

@@ -77,7 +77,7 @@ async def running(settings: SchedulerSettings) -> AsyncIterator[RunningScheduler
             control_loop=loop,
             intake=_intake(files, context_length),
             model=ServedModel(
-                name=settings.served_model_name or settings.model_path.resolve().name,
+                name=_model_name(settings),
                 files=files,
                 context_length=context_length,
             ),
@@ -115,6 +115,11 @@ async def running(settings: SchedulerSettings) -> AsyncIterator[RunningScheduler
         await _drain(loop, settings.drain_timeout)
 
 
+def _model_name(settings: SchedulerSettings) -> str:
+    """Return the name under which the model is served."""
+    return settings.served_model_name or settings.model_path.resolve().name
+
+
 def _engine_config(settings: SchedulerSettings, context_length: int) -> EngineConfig:
     """Pick what the engine has to know."""
     return EngineConfig(
@@ -141,7 +146,7 @@ async def _hicache(
     if settings.hicache_url is None:
         return None
     channel = grpc_client.channel(settings.hicache_url)
-    return HiCacheClient(await stack.enter_async_context(channel))
+    return HiCacheClient(await stack.enter_async_context(channel), model=_model_name(settings))
 
 
 def _control_loop(

@@ -61,7 +61,10 @@ class ByteTokenizer(generation_pb2_grpc.GenerationServicer):
         """Return ids and digests."""
         ids = list(request.text.encode()) or list(request.input_ids.ids)
         return generation_pb2.TokenizeResponse(
-            input_ids=ids, page_digests=digests_of(ids), page_tokens=FORM.page_tokens
+            input_ids=ids,
+            page_digests=digests_of(ids),
+            page_tokens=FORM.page_tokens,
+            namespace=NAMESPACE,
         )
 
 
@@ -173,7 +176,7 @@ async def test_clear_counts_first_and_deletes_when_told(hicache: str, valkey: Va
         assert client.dbsize() == 2
         done = await admin("--hicache", hicache, "clear", "--yes", "--json")
         assert done.object == {"dry_run": False, "num_pages": 2, "num_bytes": num_bytes}
-        assert client.dbsize() == 0
+        assert client.keys() == [b"cm-audit"]
 
 
 @pytest.mark.parametrize("source", ["--text", "--prompt-file", "--tokens"])
@@ -189,11 +192,16 @@ async def test_lookup(hicache: str, tmp_path: pathlib.Path, source: str) -> None
         plain = await admin(*command)
     assert (ended.status, plain.status) == (0, 0)
     assert ended.object == {
+        "namespace": NAMESPACE.hex(),
         "num_tokens": 40,
         "page_tokens": 16,
         "num_pages": 2,
         "cached_tokens": 16,
         "hit_tokens": 16,
+        "layers": [
+            {"first": 0, "last": 1, "cached_tokens": 16},
+            {"first": 1, "last": 4, "cached_tokens": 32},
+        ],
         "pages": [
             {"first": 0, "last": 1, "layers": [[0, 4]], "visible": True, "num_hits": 0},
             {"first": 1, "last": 2, "layers": [[1, 4]], "visible": False, "num_hits": 0},
@@ -208,6 +216,32 @@ async def test_a_hit_leaves_the_last_token(hicache: str) -> None:
         command = ("lookup", "--scheduler", address, "--text", PROMPT[:16], "--json")
         ended = await admin("--hicache", hicache, *command)
     assert (ended.object["cached_tokens"], ended.object["hit_tokens"]) == (16, 0)
+
+
+async def test_watch_tells_what_happens(hicache: str) -> None:
+    """One object a line as it happens, until enough were shown."""
+    watching = asyncio.create_task(admin("--hicache", hicache, "watch", "--count=4", "--json"))
+    digests = digests_of(list(PROMPT.encode()))
+    async with grpc.aio.insecure_channel(hicache) as link:
+        stub = hicache_pb2_grpc.HiCacheStub(link)
+        while not watching.done():
+            await stub.Match(hicache_pb2.MatchRequest(digests=digests))
+            await asyncio.sleep(0.05)
+    ended = await watching
+    assert (0, "") == (ended.status, ended.errors)
+    lines = [json.loads(line) for line in ended.output.splitlines()]
+    assert 4 == len(lines)
+    for line in lines:
+        assert line.pop("unix_ms") > 1_700_000_000_000
+        assert line == {
+            "kind": "matched",
+            "namespace": NAMESPACE.hex(),
+            "num_pages": 1,
+            "num_queried_pages": 2,
+            "num_bytes": PAGE_BYTES,
+            "digest": digests[0].hex(),
+            "text": "",
+        }
 
 
 async def test_a_prompt_that_nobody_sent_is_not_found(hicache: str) -> None:

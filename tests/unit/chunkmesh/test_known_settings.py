@@ -31,7 +31,8 @@ def test_names_of_a_service(service: str) -> None:
 def test_variables_of_the_command_lines() -> None:
     """Services share their environment with the commands, which read variables of their own."""
     root = Path(__file__).parents[3]
-    sources = [*(root / "chunkmesh" / "cli").glob("*.py"), root / "hicache" / "admin.py"]
+    folders = (root / "chunkmesh" / "cli", root / "hicache" / "admin")
+    sources = [source for folder in folders for source in folder.glob("*.py")]
     read = {
         name
         for source in sources

@@ -25,6 +25,7 @@ def _without_details(code: grpc.StatusCode, details: str = "text") -> grpc.aio.A
 @pytest.mark.parametrize(
     ("error", "code"),
     [
+        (errors.NotFound("x"), grpc.StatusCode.NOT_FOUND),
         (errors.InvalidRequest("x"), grpc.StatusCode.INVALID_ARGUMENT),
         (errors.ConfigError("x"), grpc.StatusCode.FAILED_PRECONDITION),
         (errors.Unavailable("x"), grpc.StatusCode.UNAVAILABLE),

@@ -11,8 +11,11 @@ import grpc
 
 from chunkmesh.address import HostPort
 from chunkmesh.grpc_client import channel
+from chunkmesh.layers import LayerRange
+from chunkmesh.pages import Namespace
 from chunkmesh.v1 import hicache_pb2 as pb
 from chunkmesh.v1 import hicache_pb2_grpc
+from scheduler.actions import CommitPages
 from scheduler.hicache_client import HiCacheClient
 
 
@@ -54,7 +57,9 @@ class _SlowMatch(hicache_pb2_grpc.HiCacheServicer):
 
 
 @contextlib.asynccontextmanager
-async def client_of(servicer: hicache_pb2_grpc.HiCacheServicer) -> AsyncIterator[HiCacheClient]:
+async def client_of(
+    servicer: hicache_pb2_grpc.HiCacheServicer, *, model: str = ""
+) -> AsyncIterator[HiCacheClient]:
     """Serve and connect."""
     server = grpc.aio.server()
     hicache_pb2_grpc.add_HiCacheServicer_to_server(servicer, server)
@@ -62,7 +67,7 @@ async def client_of(servicer: hicache_pb2_grpc.HiCacheServicer) -> AsyncIterator
     await server.start()
     try:
         async with channel(HostPort(host="127.0.0.1", port=port)) as to_server:
-            client = HiCacheClient(to_server)
+            client = HiCacheClient(to_server, model=model)
             yield client
             await client.close()
     finally:
@@ -106,3 +111,39 @@ async def test_closing_waits_for_no_late_match() -> None:
         assert await client.match((bytes(32),)) == (0, None)
         await client.close()
         assert not client._late
+
+
+class _NotedCommits(hicache_pb2_grpc.HiCacheServicer):
+    """Keeps what is committed."""
+
+    def __init__(self) -> None:
+        self.commits: list[pb.CommitRequest] = []
+
+    async def Commit(
+        self, request: pb.CommitRequest, _context: grpc.aio.ServicerContext[Any, Any]
+    ) -> pb.CommitResponse:
+        self.commits.append(request)
+        return pb.CommitResponse()
+
+
+async def test_a_commit_says_what_its_namespace_stands_for() -> None:
+    """O17: an admin reads whose pages they are; a salt shows as such, never its text."""
+    namespace = Namespace(fingerprint=b"f" * 32, kv_dtype="float32", page_tokens=16, rope="r")
+    servicer = _NotedCommits()  # type: ignore[abstract]
+    async with client_of(servicer, model="tiny") as client:
+        for salt in ("", "secret"):
+            await client.commit(
+                CommitPages(stage=0, namespace=namespace.digest(cache_salt=salt), pages=()),
+                namespace=namespace,
+                layers=LayerRange(first=0, last=2),
+                model_layers=2,
+                page_bytes=64,
+            )
+    plain, salted = servicer.commits
+    told = pb.NamespaceInfo(
+        fingerprint=b"f" * 32, model="tiny", kv_dtype="float32", page_tokens=16, rope="r"
+    )
+    assert told == plain.info
+    told.salted = True
+    assert told == salted.info
+    assert b"secret" not in salted.SerializeToString()

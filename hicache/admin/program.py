@@ -1,0 +1,73 @@
+"""Joins the commands into one program."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import structlog
+import typer
+
+from chunkmesh import __version__
+from hicache.admin import (
+    audit,
+    clear,
+    evict,
+    export_pages,
+    import_pages,
+    lookup,
+    ls,
+    pin,
+    ping,
+    quota,
+    stats,
+    top,
+    tree,
+    unpin,
+    verify,
+    warm,
+    watch,
+)
+from hicache.admin.exits import address
+
+app = typer.Typer(
+    help="Look into the prefix cache, and change it by hand.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+for module in (ping, stats, ls, tree, lookup, top, pin, unpin, evict, clear):
+    app.add_typer(module.app)
+app.add_typer(quota.app, name="quota")
+for module in (verify, warm, export_pages, import_pages, watch, audit):
+    app.add_typer(module.app)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def _common(
+    context: typer.Context,
+    hicache: Annotated[
+        str, typer.Option(metavar="HOST:PORT", envvar="CHUNKMESH_HICACHE", help="HiCache server.")
+    ] = "127.0.0.1:50071",
+    *,
+    _version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
+        ),
+    ] = False,
+) -> None:
+    """Look into the prefix cache, and change it by hand."""
+    context.obj = address("--hicache", hicache)
+
+
+def main() -> None:
+    """Run the command line. Logs of what is used go to standard error, not among results."""
+    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
+    app(prog_name="hicache-admin")

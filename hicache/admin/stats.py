@@ -1,0 +1,20 @@
+"""The command `hicache-admin stats`: what the index holds and how often it was of use."""
+
+from __future__ import annotations
+
+import typer
+
+from chunkmesh.v1 import hicache_pb2 as pb
+from hicache.admin import flags
+from hicache.admin.calls import ANSWER_S, ask
+from hicache.admin.output import print_values
+
+app = typer.Typer()
+
+
+@app.command()
+def stats(context: typer.Context, as_json: flags.Json = False) -> None:
+    """Count pages, bytes, leases and hits, and say how Redis is."""
+    reply = ask(context, lambda hicache: hicache.GetStats(pb.GetStatsRequest(), timeout=ANSWER_S))
+    values = {field.name: getattr(reply, field.name) for field in reply.DESCRIPTOR.fields}
+    print_values(values, as_json=as_json)

@@ -1,0 +1,168 @@
+"""The command `hicache-admin warm`: runs prompts through a scheduler so that they are cached."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Annotated
+
+import grpc
+import typer
+from rich.console import Console
+from rich.progress import Progress
+
+from chunkmesh.address import HostPort
+from chunkmesh.errors import ChunkMeshError
+from chunkmesh.status import from_rpc_error
+from chunkmesh.v1 import generation_pb2
+from chunkmesh.v1 import hicache_pb2 as pb
+from hicache.admin import flags
+from hicache.admin.calls import ANSWER_S, DAY_S, WORK_S, Generation, HiCache, ask, ask_scheduler
+from hicache.admin.consent import Consent
+from hicache.admin.exits import EXIT_ERROR, EXIT_NOT_FOUND, address, fail
+from hicache.admin.output import print_values
+from hicache.admin.warm_file import read_warm_file
+
+app = typer.Typer()
+_SETTLE_S = 10.0
+"""How long to wait for pages that workers store in the background."""
+_LOOK_S = 0.2
+
+
+@dataclasses.dataclass(slots=True, kw_only=True)
+class _Tally:
+    """What became of the prompts."""
+
+    num_prompts: int = 0
+    num_failed: int = 0
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    """Prompt tokens that the mesh took from the cache."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class _Prompt:
+    """A prompt and its pages that were not usable before it ran."""
+
+    request: generation_pb2.TokenizeRequest
+    num_tokens: int
+    new_digests: frozenset[bytes]
+
+
+@app.command()
+def warm(
+    context: typer.Context,
+    file: Annotated[
+        Path,
+        typer.Argument(
+            help="Prompts: one a line; in a .jsonl file a string or an object with text or "
+            "input_ids, and perhaps cache_salt."
+        ),
+    ],
+    *,
+    whole: Annotated[bool, typer.Option("--whole", help="The file is one prompt.")] = False,
+    cache_salt: flags.CacheSalt = "",
+    concurrency: Annotated[
+        int, typer.Option(metavar="N", min=1, max=256, help="Prompts at the same time.")
+    ] = 1,
+    scheduler: flags.Scheduler = flags.SCHEDULER,
+    dry_run: flags.DryRun = False,
+    yes: flags.Yes = False,
+    as_json: flags.Json = False,
+) -> None:
+    """Run prompts for one token each, so that their pages are stored; tell how many were new."""
+    consent = Consent(dry_run=dry_run, yes=yes)
+    consent.check()
+    where = address("--scheduler", scheduler)
+    requests = read_warm_file(file, whole=whole, cache_salt=cache_salt)
+    if not requests:
+        fail(f"{file} holds no prompt", EXIT_NOT_FOUND)
+    prompts = [_look_up(context, where, request) for request in requests]
+    new_digests = frozenset[bytes]().union(*(prompt.new_digests for prompt in prompts))
+    consent.ask_unless_dry(f"Run {len(prompts)} prompts, which add up to {len(new_digests)} pages?")
+    tally = _Tally(num_prompts=len(prompts))
+    if dry_run:
+        tally.prompt_tokens = sum(prompt.num_tokens for prompt in prompts)
+        num_new = len(new_digests)
+    else:
+        ask_scheduler(where, lambda scheduler: _run(scheduler, prompts, tally, concurrency))
+        num_new = ask(context, lambda hicache: _settled(hicache, new_digests))
+    values = {"dry_run": dry_run, **dataclasses.asdict(tally), "num_new_pages": num_new}
+    print_values(values, as_json=as_json)
+    if tally.num_failed:
+        raise typer.Exit(EXIT_ERROR)
+
+
+def _look_up(
+    context: typer.Context, where: HostPort, request: generation_pb2.TokenizeRequest
+) -> _Prompt:
+    """Find out which pages of a prompt are not usable yet."""
+    known = ask_scheduler(where, lambda scheduler: scheduler.Tokenize(request, timeout=WORK_S))
+    digests = frozenset(known.page_digests)
+    usable = ask(context, lambda hicache: _usable(hicache, digests))
+    return _Prompt(request=request, num_tokens=len(known.input_ids), new_digests=digests - usable)
+
+
+def _run(
+    scheduler: Generation, prompts: Sequence[_Prompt], tally: _Tally, concurrency: int
+) -> None:
+    """Run all prompts, several at the same time, and count."""
+    console = Console(stderr=True)
+    with (
+        ThreadPoolExecutor(concurrency) as threads,
+        Progress(console=console, transient=True, disable=not console.is_terminal) as progress,
+    ):
+        task = progress.add_task("running prompts", total=len(prompts))
+        for prompt, ended in zip(
+            prompts, threads.map(lambda prompt: _run_one(scheduler, prompt), prompts), strict=True
+        ):
+            if isinstance(ended, ChunkMeshError):
+                tally.num_failed += 1
+                console.print(f"a prompt of {prompt.num_tokens} tokens failed: {ended}")
+            else:
+                tally.prompt_tokens += ended.prompt_tokens
+                tally.cached_tokens += ended.cached_tokens
+            progress.advance(task)
+
+
+def _run_one(
+    scheduler: Generation, prompt: _Prompt
+) -> generation_pb2.GenerateComplete | ChunkMeshError:
+    request = generation_pb2.GenerateRequest(
+        cache_salt=prompt.request.cache_salt,
+        sampling_params=generation_pb2.SamplingParams(max_new_tokens=1, ignore_eos=True),
+    )
+    if prompt.request.HasField("input_ids"):
+        request.input_ids.CopyFrom(prompt.request.input_ids)
+    else:
+        request.text = prompt.request.text
+    complete = generation_pb2.GenerateComplete()
+    try:
+        for response in scheduler.Generate(request, timeout=DAY_S):
+            if response.HasField("complete"):
+                complete = response.complete
+    except grpc.RpcError as error:
+        return from_rpc_error(error)
+    return complete
+
+
+def _settled(hicache: HiCache, wanted: frozenset[bytes]) -> int:
+    """Count the pages that have become usable, once all are or the wait is over."""
+    usable: frozenset[bytes] = frozenset()
+    ends_s = time.monotonic() + _SETTLE_S
+    while True:
+        usable |= _usable(hicache, wanted - usable)
+        if usable == wanted or time.monotonic() >= ends_s:
+            return len(usable)
+        time.sleep(_LOOK_S)
+
+
+def _usable(hicache: HiCache, digests: frozenset[bytes]) -> frozenset[bytes]:
+    """Return those of the pages that are stored for all layers."""
+    ordered = tuple(digests)
+    reply = hicache.Lookup(pb.LookupRequest(digests=ordered), timeout=ANSWER_S)
+    pages = zip(ordered, reply.pages, strict=True)
+    return frozenset(digest for digest, page in pages if page.visible)

@@ -1,0 +1,246 @@
+"""What admins ask of the index, and how they change it: pins, evictions, quotas, a clear.
+
+Every change is written to the audit log; none is made while Redis is away, which keeps pins and
+quotas and has the pages.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import time
+from collections.abc import AsyncIterator, Iterable
+
+from chunkmesh.errors import CacheFault, InvalidRequest
+from chunkmesh.stored_page import StoredPage
+from chunkmesh.v1 import hicache_pb2 as pb
+from hicache import codec
+from hicache.audit_log import AuditLog, Deed
+from hicache.cache import PrefixCache
+from hicache.kept_state import KeptState
+from hicache.store_thread import StoreThread
+from hicache.watch import ChangeFeed
+from hicache.watcher import RedisWatcher
+
+MAX_RUNS = 100_000
+_USUAL_RUNS = 1000
+MAX_AUDIT_ENTRIES = 10_000
+_USUAL_AUDIT_ENTRIES = 100
+
+
+class AdminService:
+    """Answers from the index; only a clear goes through Redis."""
+
+    def __init__(
+        self,
+        *,
+        cache: PrefixCache,
+        store: StoreThread,
+        watcher: RedisWatcher,
+        kept: KeptState,
+        audit: AuditLog,
+        feed: ChangeFeed,
+    ) -> None:
+        self._cache = cache
+        self._store = store
+        self._watcher = watcher
+        self._kept = kept
+        self._audit = audit
+        self._feed = feed
+        self._clearing = asyncio.Lock()
+
+    def list_namespaces(self) -> pb.ListNamespacesResponse:
+        """Describe all namespaces, those of most bytes first."""
+        states = self._cache.namespaces()
+        return pb.ListNamespacesResponse(namespaces=map(codec.namespace_state, states))
+
+    def list_runs(self, request: pb.ListRunsRequest) -> pb.ListRunsResponse:
+        """Describe runs.
+
+        Raises:
+            InvalidRequest: a value is out of range, or a prefix names several pages or none.
+        """
+        namespace = (
+            codec.checked([request.namespace], "namespace")[0] if request.namespace else None
+        )
+        found = self._cache.runs(
+            namespace=namespace,
+            below=request.below or None,
+            max_depth=request.max_depth,
+            limit=_limit(request.limit, usual=_USUAL_RUNS, most=MAX_RUNS),
+            order=codec.order_of(request.order),
+            now_s=time.monotonic(),
+        )
+        return pb.ListRunsResponse(
+            runs=map(codec.run_message, found.runs), num_left_off=found.num_left_off
+        )
+
+    async def pin(self, request: pb.PinRequest, peer: str) -> pb.PinResponse:
+        """Keep pages, over restarts too.
+
+        Raises:
+            CacheFault: Redis does not answer; nothing is changed.
+        """
+        selection = codec.selection_of(request.selection)
+        now_s, ttl_s = time.monotonic(), request.ttl_ms / 1000
+        until_s = now_s + ttl_s if ttl_s else None
+        if request.dry_run:
+            amount = self._cache.pin(selection, until_s=until_s, now_s=now_s, dry_run=True)
+        else:
+            how_long = f"for {ttl_s:g} s" if ttl_s else "for good"
+            what = f"{codec.selection_text(selection)}, {how_long}"
+            async with self._changing(peer, "Pin", what) as tally, self._kept.changing():
+                amount = self._cache.pin(selection, until_s=until_s, now_s=now_s, dry_run=False)
+                tally.add(amount.num_pages, amount.num_bytes)
+        return pb.PinResponse(num_pages=amount.num_pages, num_bytes=amount.num_bytes)
+
+    async def unpin(self, request: pb.UnpinRequest, peer: str) -> pb.UnpinResponse:
+        """End pins.
+
+        Raises:
+            CacheFault: Redis does not answer; nothing is changed.
+        """
+        selection = codec.selection_of(request.selection)
+        now_s = time.monotonic()
+        if request.dry_run:
+            amount = self._cache.unpin(selection, now_s=now_s, dry_run=True)
+        else:
+            what = codec.selection_text(selection)
+            async with self._changing(peer, "Unpin", what) as tally, self._kept.changing():
+                amount = self._cache.unpin(selection, now_s=now_s, dry_run=False)
+                tally.add(amount.num_pages, amount.num_bytes)
+        return pb.UnpinResponse(num_pages=amount.num_pages, num_bytes=amount.num_bytes)
+
+    async def evict(self, request: pb.EvictRequest, peer: str) -> pb.EvictResponse:
+        """Delete pages from the index now and from Redis soon.
+
+        Raises:
+            CacheFault: Redis does not answer; nothing is changed.
+        """
+        selection = codec.selection_of(request.selection)
+        now_s = time.monotonic()
+        if request.dry_run:
+            gone = self._cache.evict(selection, now_s=now_s, dry_run=True)
+        else:
+            what = codec.selection_text(selection)
+            async with self._changing(peer, "Evict", what) as tally:
+                gone = self._cache.evict(selection, now_s=now_s, dry_run=False)
+                tally.add(gone.num_pages, gone.num_bytes)
+        return pb.EvictResponse(
+            num_pages=gone.num_pages, num_bytes=gone.num_bytes, num_held_pages=gone.num_held_pages
+        )
+
+    async def set_quota(self, request: pb.SetQuotaRequest, peer: str) -> pb.SetQuotaResponse:
+        """Bound a namespace, over restarts too.
+
+        Raises:
+            CacheFault: Redis does not answer; the quota is as before.
+        """
+        (namespace,) = codec.checked([request.namespace], "namespace")
+        max_bytes, now_s = request.max_bytes, time.monotonic()
+        if request.dry_run:
+            gone = self._cache.set_quota(namespace, max_bytes, now_s=now_s, dry_run=True)
+        else:
+            bound = f"{max_bytes} bytes" if max_bytes else "no quota"
+            what = f"namespace {codec.short(namespace)}: {bound}"
+            async with self._changing(peer, "SetQuota", what) as tally, self._kept.changing():
+                gone = self._cache.set_quota(namespace, max_bytes, now_s=now_s, dry_run=False)
+                tally.add(gone.num_pages, gone.num_bytes)
+        return pb.SetQuotaResponse(num_pages=gone.num_pages, num_bytes=gone.num_bytes)
+
+    async def clear(self, request: pb.ClearRequest, peer: str) -> pb.ClearResponse:
+        """Count, and unless dry_run delete, what is in Redis.
+
+        Raises:
+            CacheFault: Redis does not answer; the index is forgotten all the same.
+        """
+        async with self._clearing:
+            if request.dry_run:
+                tally = _Tally()
+                async for batch in self._store.scan():
+                    tally.add(len(batch), _num_bytes(batch))
+            else:
+                self._cache.forget()
+                async with self._changing(peer, "Clear", "all pages") as tally:
+                    async for batch in self._store.scan():
+                        digests = [page.digest for page in batch]
+                        tally.add(await self._store.unlink(digests), _num_bytes(batch))
+                    self._cache.forget()
+                self._feed.cleared(tally.num_pages, tally.num_bytes)
+        return pb.ClearResponse(num_pages=tally.num_pages, num_bytes=tally.num_bytes)
+
+    async def audit_log(self, request: pb.GetAuditLogRequest) -> pb.GetAuditLogResponse:
+        """Return what was changed by hand, newest first.
+
+        Raises:
+            CacheFault: Redis does not answer.
+        """
+        limit = _limit(request.limit, usual=_USUAL_AUDIT_ENTRIES, most=MAX_AUDIT_ENTRIES)
+        return pb.GetAuditLogResponse(
+            entries=[
+                pb.AuditEntry(
+                    unix_ms=unix_ms,
+                    peer=deed.peer,
+                    method=deed.method,
+                    request=deed.request,
+                    num_pages=deed.num_pages,
+                    num_bytes=deed.num_bytes,
+                )
+                for unix_ms, deed in await self._audit.newest(limit)
+            ]
+        )
+
+    @contextlib.asynccontextmanager
+    async def _changing(self, peer: str, method: str, request: str) -> AsyncIterator[_Tally]:
+        """Make a change inside and count it; it is written to the audit log on leaving.
+
+        Raises:
+            CacheFault: Redis is away.
+        """
+        if self._watcher.fault is not None:
+            raise CacheFault(self._watcher.fault)
+        tally = _Tally()
+        try:
+            yield tally
+        except asyncio.CancelledError:
+            if tally.is_made:  # the caller went, the change stays
+                await self._audit.record(tally.deed(peer, method, request))
+            raise
+        self._watcher.unlink_soon()
+        await self._audit.record(tally.deed(peer, method, request))
+
+
+@dataclasses.dataclass(slots=True, kw_only=True)
+class _Tally:
+    """What a change concerns so far."""
+
+    is_made: bool = False
+    num_pages: int = 0
+    num_bytes: int = 0
+
+    def add(self, num_pages: int, num_bytes: int) -> None:
+        """Count pages that were changed."""
+        self.is_made = True
+        self.num_pages += num_pages
+        self.num_bytes += num_bytes
+
+    def deed(self, peer: str, method: str, request: str) -> Deed:
+        """Return what the audit log has to say."""
+        return Deed(
+            peer=peer,
+            method=method,
+            request=request,
+            num_pages=self.num_pages,
+            num_bytes=self.num_bytes,
+        )
+
+
+def _num_bytes(pages: Iterable[StoredPage]) -> int:
+    return sum(page.coverage.num_bytes for page in pages if page.coverage)
+
+
+def _limit(asked: int, *, usual: int, most: int) -> int:
+    if asked > most:
+        raise InvalidRequest(f"{asked}; at most {most} are told", field="limit")
+    return asked or usual

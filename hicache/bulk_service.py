@@ -1,0 +1,123 @@
+"""What goes through pages' bytes: verify, export and import. Long, so on a connection of its own.
+
+One page at a time and at most 4 MiB of it in one step, so that the loop and Redis stay free for
+requests; only a page that comes in is held whole until it is checked.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncGenerator, AsyncIterator
+
+from chunkmesh.errors import CacheFault, InvalidRequest
+from chunkmesh.v1 import hicache_pb2 as pb
+from hicache import codec
+from hicache.audit_log import AuditLog, Deed
+from hicache.cache import PrefixCache
+from hicache.page_import import ArrivingPage, PageImport
+from hicache.page_values import read_values
+from hicache.store_thread import StoreThread
+from hicache.verify import Verification, layer_list
+from hicache.watcher import RedisWatcher
+
+
+class BulkService:
+    """Reads and writes pages for admins."""
+
+    def __init__(
+        self, *, cache: PrefixCache, bulk: StoreThread, watcher: RedisWatcher, audit: AuditLog
+    ) -> None:
+        """Take a connection for long reads and writes."""
+        self._cache = cache
+        self._bulk = bulk
+        self._watcher = watcher
+        self._audit = audit
+
+    async def verify(
+        self, request: pb.VerifyRequest, peer: str
+    ) -> AsyncGenerator[pb.VerifyResponse, None]:
+        """Check chosen pages, and forget bad ones unless dry_run.
+
+        Raises:
+            CacheFault: Redis does not answer.
+        """
+        selection = codec.selection_of(request.selection)
+        self._check_redis()
+        check = Verification(
+            self._cache.select(selection, now_s=time.monotonic()),
+            cache=self._cache,
+            bulk=self._bulk,
+            watcher=self._watcher,
+            dry_run=request.dry_run,
+        )
+        async for said in check.run():
+            yield said
+        if not request.dry_run:
+            num_bad = check.said.num_missing + check.said.num_damaged
+            what = f"{codec.selection_text(selection)}: {check.said.num_pages} pages checked"
+            await self._audit.record(
+                Deed(peer=peer, method="Verify", request=what, num_pages=num_bad, num_bytes=0)
+            )
+
+    async def export(self, request: pb.ExportRequest) -> AsyncGenerator[pb.ExportResponse, None]:
+        """Send the sound values of chosen pages.
+
+        Raises:
+            CacheFault: Redis does not answer.
+        """
+        selection = codec.selection_of(request.selection)
+        self._check_redis()
+        for digest in self._cache.select(selection, now_s=time.monotonic()):
+            layers = layer_list(self._cache.info(digest).layers)
+            if not layers:
+                continue
+            steps = await self._bulk.call(
+                lambda store, digest=digest, layers=layers: read_values(store, digest, layers)  # type: ignore[misc]
+            )
+            while (
+                step := await self._bulk.call(lambda _store, steps=steps: next(steps, None))  # type: ignore[misc]
+            ) is not None:
+                if step.sound:
+                    fields = [pb.PageField(name=name, value=value) for name, value in step.sound]
+                    yield pb.ExportResponse(digest=digest, fields=fields)
+
+    async def take_in(self, parts: AsyncIterator[pb.ImportRequest], peer: str) -> pb.ImportResponse:
+        """Write pages that come in parts, each checked; what is there stays.
+
+        Raises:
+            InvalidRequest: a digest has the wrong length.
+            CacheFault: Redis does not answer; pages before are written.
+        """
+        self._check_redis()
+        importing: PageImport | None = None
+        page: ArrivingPage | None = None
+        async for part in parts:
+            (digest,) = codec.checked([part.digest], "digest")
+            if importing is None:
+                importing = PageImport(cache=self._cache, bulk=self._bulk, dry_run=part.dry_run)
+            if page is None or page.digest != digest:
+                if page is not None:
+                    await importing.take(page)
+                page = ArrivingPage(digest)
+            page.add(part.fields)
+        if importing is None or page is None:
+            raise InvalidRequest("nothing came to be imported", field="digest")
+        await importing.take(page)
+        self._watcher.unlink_soon()
+        counts = importing.counts
+        if not importing.dry_run:
+            what = f"{counts.num_known} pages known, {counts.num_refused} refused"
+            await self._audit.record(
+                Deed(
+                    peer=peer,
+                    method="Import",
+                    request=what,
+                    num_pages=counts.num_pages,
+                    num_bytes=counts.num_bytes,
+                )
+            )
+        return counts
+
+    def _check_redis(self) -> None:
+        if self._watcher.fault is not None:
+            raise CacheFault(self._watcher.fault)

@@ -1,0 +1,29 @@
+"""Prompts in a prefix cache, for its tests. All pages have four layers of ten bytes."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+
+from chunkmesh.coverage import Coverage, layer_mask
+from hicache.cache import PrefixCache
+from tests.page_samples import NAMESPACE
+
+FULL = Coverage(layers=layer_mask(0, 4), model_layers=4, layer_bytes=10)
+PAGE_BYTES = FULL.num_bytes
+OTHER_NAMESPACE = hashlib.sha256(b"another namespace").digest()
+
+
+def store(
+    cache: PrefixCache,
+    digests: Sequence[bytes],
+    *,
+    namespace: bytes = NAMESPACE,
+    priority: int = 0,
+    coverage: Coverage = FULL,
+    now_s: float = 0.0,
+) -> int:
+    """Commit a prompt's pages; return how many became visible."""
+    parents = (namespace, *digests[:-1])
+    pages = [(digest, parent, priority) for digest, parent in zip(digests, parents, strict=True)]
+    return cache.commit(namespace, pages, coverage, now_s=now_s)

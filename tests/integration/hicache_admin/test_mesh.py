@@ -1,0 +1,281 @@
+"""hicache-admin on a live mesh of a tiny random Llama: while requests run, and over restarts."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import structlog
+import torch
+
+from chunkmesh.layers import partition
+from chunkmesh.v1 import generation_pb2 as pb
+from stage_worker.model_stage import load_stage
+from tests.bytes_tokenizer import write_bytes_folder
+from tests.hicache_admin import Ended, admin, eventually, hicache_over
+from tests.mesh import Mesh, mesh
+from tests.random_ids import make_prompt
+from tests.recorded_stage import RecordedStage
+from tests.reference import Reference
+from tests.tiny_models import make_tiny_llama
+from tests.valkey import Valkey, running_valkey
+
+NEW_TOKENS = 8
+PROMPT_TOKENS = 100
+PROMPT_PAGES = 6
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Write a tiny Llama with the BYTES tokenizer."""
+    folder = tmp_path_factory.mktemp("tiny")
+    write_bytes_folder(folder)
+    make_tiny_llama(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def reference(tiny: Path) -> Reference:
+    """Load the tiny Llama in transformers."""
+    return Reference(tiny)
+
+
+@pytest.fixture
+def valkey(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Valkey]:
+    """Run a Valkey server of the test's own."""
+    with running_valkey(tmp_path_factory.mktemp("v")) as server:
+        yield server
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    """Share the cores among stages, and keep log lines from what commands print."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    with structlog.testing.capture_logs():
+        yield
+    torch.set_num_threads(before)
+
+
+def stages(folder: Path, num_stages: int) -> list[RecordedStage]:
+    """Load the tiny Llama as this many stages."""
+    return [
+        RecordedStage(load_stage(folder, layers=range(part.first, part.last)))
+        for part in partition(4, num_stages)
+    ]
+
+
+@contextlib.asynccontextmanager
+async def cached_mesh(
+    folder: Path, valkey: Valkey, *, num_stages: int = 2
+) -> AsyncIterator[tuple[Mesh, str]]:
+    """Run a mesh with a HiCache, and yield both."""
+    async with (
+        hicache_over(valkey) as hicache,
+        mesh(
+            folder,
+            stages(folder, num_stages),
+            redis_url=valkey.url,
+            hicache_url=hicache,
+            served_model_name="tiny-llama",
+        ) as running,
+    ):
+        yield running, hicache
+
+
+async def ask(running: Mesh, prompt: Sequence[int], *, cache_salt: str = "") -> pb.GenerateComplete:
+    """Run a greedy request that end tokens do not end."""
+    return await running.generate(
+        input_ids=pb.TokenIds(ids=prompt),
+        sampling_params=pb.SamplingParams(
+            temperature=0, max_new_tokens=NEW_TOKENS, ignore_eos=True
+        ),
+        cache_salt=cache_salt,
+    )
+
+
+async def ask_until_stored(running: Mesh, prompt: Sequence[int], *, cache_salt: str = "") -> None:
+    """Run a prompt until all its pages are found."""
+    async with asyncio.timeout(20):
+        while (await ask(running, prompt, cache_salt=cache_salt)).cached_tokens < 96:
+            await running.at_rest()
+
+
+def prompts_file(folder: Path, prompts: Sequence[Sequence[int]], **more: str) -> str:
+    """Write prompts for warm."""
+    path = folder / "prompts.jsonl"
+    lines = [json.dumps({"input_ids": list(prompt), **more}) for prompt in prompts]
+    path.write_text("\n".join(lines) + "\n")
+    return str(path)
+
+
+async def test_warm_fills_the_cache(
+    tiny: Path, reference: Reference, valkey: Valkey, tmp_path: Path
+) -> None:
+    """New pages are counted once, also of prompts that share some; the next request hits."""
+    prompts = [make_prompt(PROMPT_TOKENS, seed=seed) for seed in (1, 2)]
+    prompts.append(prompts[0][:64] + make_prompt(36, seed=3))
+    file = await asyncio.to_thread(prompts_file, tmp_path, prompts)
+    async with cached_mesh(tiny, valkey) as (running, hicache):
+        warm = ("--hicache", hicache, "warm", file, "--scheduler", str(running.address), "--json")
+        dry = await admin(*warm, "--dry-run")
+        num_new = 2 * PROMPT_PAGES + 2
+        assert dry.object == {
+            "dry_run": True,
+            "num_prompts": 3,
+            "num_failed": 0,
+            "prompt_tokens": 3 * PROMPT_TOKENS,
+            "cached_tokens": 0,
+            "num_new_pages": num_new,
+        }
+        assert 0 == (await admin("--hicache", hicache, "stats", "--json")).object["num_pages"]
+        done = await admin(*warm, "--yes", "--concurrency", "2")
+        assert (0, num_new) == (done.status, done.object["num_new_pages"])
+        assert 3 * PROMPT_TOKENS == done.object["prompt_tokens"]
+        again = await admin(*warm, "--yes")
+        assert (0, 3 * 96) == (again.object["num_new_pages"], again.object["cached_tokens"])
+        answer = await ask(running, prompts[0])
+        assert (96, reference.generate(prompts[0], NEW_TOKENS)) == (
+            answer.cached_tokens,
+            list(answer.output_ids),
+        )
+        failed = await asyncio.to_thread(prompts_file, tmp_path, [[999_999] * 20])
+        refused = await admin(
+            "--hicache", hicache, "warm", failed, "--scheduler", str(running.address), "--yes"
+        )
+        assert (2, True) == (refused.status, "999999" in refused.errors)
+
+
+async def test_salts_are_namespaces_of_their_own(
+    tiny: Path, reference: Reference, valkey: Valkey
+) -> None:
+    """O17: listed with what they stand for; evicting one tenant's pages leaves the other's.
+
+    All of it is still so after a restart of HiCache, which then knows the index from Redis alone.
+    """
+    prompt = make_prompt(PROMPT_TOKENS, seed=4)
+    async with cached_mesh(tiny, valkey) as (running, hicache):
+        scheduler = ("--scheduler", str(running.address))
+        await ask_until_stored(running, prompt)
+        await ask_until_stored(running, prompt, cache_salt="mine")
+        await admin("--hicache", hicache, "pin", "--salt", "mine", "--yes", *scheduler)
+        await admin("--hicache", hicache, "quota", "set", "mine", "1GiB", "--yes", *scheduler)
+        listed = (await admin("--hicache", hicache, "ls", "--json")).object["namespaces"]
+        check_namespaces(listed)
+        await eventually(lambda: num_keys(valkey, "cm-ns:*") == 2)
+    async with cached_mesh(tiny, valkey, num_stages=3) as (running, hicache):
+        again = (await admin("--hicache", hicache, "ls", "--json")).object["namespaces"]
+        check_namespaces(again)
+        for state in (*listed, *again):
+            state["num_hits"] = 0
+        assert sorted(listed, key=str) == sorted(again, key=str)
+        scheduler = ("--scheduler", str(running.address))
+        longer = [*prompt, *make_prompt(60, seed=5)]
+        answer = await ask(running, longer, cache_salt="mine")
+        assert (96, reference.generate(longer, NEW_TOKENS)) == (
+            answer.cached_tokens,
+            list(answer.output_ids),
+        )
+        await running.at_rest()
+        gone = await admin(
+            "--hicache", hicache, "evict", "--salt", "", "--yes", "--json", *scheduler
+        )
+        assert PROMPT_PAGES == gone.object["num_pages"]
+        assert 0 == (await ask(running, prompt)).cached_tokens
+        assert 96 == (await ask(running, prompt, cache_salt="mine")).cached_tokens
+
+
+def check_namespaces(states: Sequence[dict[str, Any]]) -> None:
+    """Check what ls tells of the pages of one prompt without and with a salt."""
+    plain, salted = sorted(states, key=lambda state: bool(state["salted"]))
+    assert (False, True) == (plain["salted"], salted["salted"])
+    for state in (plain, salted):
+        assert (True, "tiny-llama", "float32", 16, 4, [[0, 4]]) == (
+            state["known"],
+            state["model"],
+            state["kv_dtype"],
+            state["page_tokens"],
+            state["model_layers"],
+            state["layers"],
+        )
+        assert 64 == len(state["fingerprint"])
+        assert PROMPT_PAGES == state["num_pages"]
+    assert plain["fingerprint"] == salted["fingerprint"]
+    assert (0, PROMPT_PAGES) == (plain["num_pinned_pages"], salted["num_pinned_pages"])
+    assert (0, 1 << 30) == (plain["quota_bytes"], salted["quota_bytes"])
+
+
+async def test_changes_on_a_busy_mesh(
+    tiny: Path, reference: Reference, valkey: Valkey, tmp_path: Path
+) -> None:
+    """Whatever is pinned, evicted, verified, imported or cleared, answers stay right."""
+    prompts = [make_prompt(PROMPT_TOKENS, seed=seed) for seed in range(10, 14)]
+    expected = [reference.generate(prompt, NEW_TOKENS) for prompt in prompts]
+    ended = asyncio.Event()
+
+    async with cached_mesh(tiny, valkey) as (running, hicache):
+
+        async def keep_asking() -> int:
+            num_right = 0
+            while not ended.is_set():
+                answers = await asyncio.gather(*(ask(running, prompt) for prompt in prompts))
+                assert expected == [list(answer.output_ids) for answer in answers]
+                num_right += len(answers)
+            return num_right
+
+        async def run(*words: str) -> Ended:
+            done = await admin("--hicache", hicache, *words)
+            assert done.status in {0, 3}, done
+            return done
+
+        asking = asyncio.create_task(keep_asking())
+        for prompt in prompts:
+            await ask_until_stored(running, prompt)
+        await run("export", str(tmp_path / "pages"))
+        for round_name in ("first", "second"):
+            await run("pin", "--all", "--ttl", "1s", "--yes")
+            await run("verify", "--yes")
+            await run("evict", "--older-than", "1ms", "--yes")
+            await run("quota", "set", "", "64KiB", "--yes", "--scheduler", str(running.address))
+            await run("quota", "unset", "", "--yes", "--scheduler", str(running.address))
+            await run("clear", "--yes")
+            await run("import", str(tmp_path / "pages"), "--yes")
+            await run("tree", "--json")
+            assert not asking.done(), round_name
+        ended.set()
+        assert await asking >= len(prompts)
+        audit = await run("audit", "--json")
+        methods = [entry["method"] for entry in audit.object["entries"]]
+        once = ["Import", "Clear", "SetQuota", "SetQuota", "Evict", "Verify", "Pin"]
+        assert 2 * once == methods
+
+
+async def test_pages_move_to_another_mesh(
+    tiny: Path, reference: Reference, valkey: Valkey, tmp_path: Path
+) -> None:
+    """Export here, import there: a full hit with the same ids, also with a salt."""
+    prompt = make_prompt(PROMPT_TOKENS, seed=6)
+    expected = reference.generate(prompt, NEW_TOKENS)
+    file = str(tmp_path / "pages")
+    async with cached_mesh(tiny, valkey) as (running, hicache):
+        await ask_until_stored(running, prompt, cache_salt="mine")
+        exported = await admin("--hicache", hicache, "export", file, "--json")
+        assert PROMPT_PAGES == exported.object["num_pages"]
+    with running_valkey(tmp_path) as other:
+        async with cached_mesh(tiny, other, num_stages=3) as (running, hicache):
+            assert 0 == (await ask(running, prompt, cache_salt="theirs")).cached_tokens
+            imported = await admin("--hicache", hicache, "import", file, "--yes", "--json")
+            assert PROMPT_PAGES == imported.object["num_pages"]
+            answer = await ask(running, prompt, cache_salt="mine")
+            assert (96, expected) == (answer.cached_tokens, list(answer.output_ids))
+
+
+def num_keys(valkey: Valkey, pattern: str) -> int:
+    """Count the keys in Redis."""
+    with valkey.client() as client:
+        return len(client.keys(pattern))

@@ -1,0 +1,316 @@
+"""Pins, quotas and infos outlive HiCache and Redis; watching and importing meet the worst."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import pathlib
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+
+import grpc
+import pytest
+
+from chunkmesh.coverage import layer_mask
+from chunkmesh.kv_store import KvStore
+from chunkmesh.page_record import PageRecord, encode_layer, encode_record
+from chunkmesh.stored_page import page_key
+from chunkmesh.v1 import hicache_pb2 as pb
+from chunkmesh.v1 import hicache_pb2_grpc
+from hicache.server import running
+from hicache.settings import HiCacheSettings
+from tests.hicache_admin import INFO, PAGE_BYTES, hicache_over, store_pages
+from tests.page_samples import FORM, NAMESPACE, chain, encoded, layer_data
+from tests.valkey import Valkey, running_valkey
+
+DIGESTS = chain(4)
+ALL = pb.Selection(everything=True)
+
+
+@pytest.fixture
+def valkey(tmp_path: pathlib.Path) -> Iterator[Valkey]:
+    """Run an empty server."""
+    with running_valkey(tmp_path) as server:
+        yield server
+
+
+@contextlib.asynccontextmanager
+async def hicache_at(valkey: Valkey) -> AsyncIterator[hicache_pb2_grpc.HiCacheAsyncStub]:
+    """Run a HiCache and yield a stub to it."""
+    async with (
+        hicache_over(valkey) as address,
+        grpc.aio.insecure_channel(address) as link,
+    ):
+        yield hicache_pb2_grpc.HiCacheStub(link)
+
+
+@contextlib.asynccontextmanager
+async def filled(valkey: Valkey) -> AsyncIterator[hicache_pb2_grpc.HiCacheAsyncStub]:
+    """Run a HiCache that holds DIGESTS."""
+    async with hicache_over(valkey) as address:
+        await store_pages(valkey, address, DIGESTS)
+        async with grpc.aio.insecure_channel(address) as link:
+            yield hicache_pb2_grpc.HiCacheStub(link)
+
+
+async def state_of(hicache: hicache_pb2_grpc.HiCacheAsyncStub) -> pb.NamespaceState:
+    """Return the state of the one namespace."""
+    (state,) = (await hicache.ListNamespaces(pb.ListNamespacesRequest())).namespaces
+    return state
+
+
+async def eventually(check: Callable[[], Awaitable[bool]]) -> None:
+    """Wait until the check holds."""
+    async with asyncio.timeout(10):
+        while not await check():
+            await asyncio.sleep(0.02)
+
+
+async def test_a_restart_keeps_pins_quotas_and_infos(valkey: Valkey) -> None:
+    """Nothing but Redis remembers; an unpinned page is not pinned again by it."""
+    async with filled(valkey) as hicache:
+        await hicache.Pin(pb.PinRequest(selection=ALL))
+        below = pb.Selection(below=DIGESTS[2])
+        await hicache.Unpin(pb.UnpinRequest(selection=below))
+        await hicache.SetQuota(pb.SetQuotaRequest(namespace=NAMESPACE, max_bytes=9 * PAGE_BYTES))
+        with valkey.client() as client:
+
+            async def saved() -> bool:
+                return bool(client.exists(f"cm-ns:{NAMESPACE.hex()}"))
+
+            await eventually(saved)
+            assert 0 < client.ttl(f"cm-ns:{NAMESPACE.hex()}") <= 7 * 86_400
+    async with hicache_at(valkey) as hicache:
+        state = await state_of(hicache)
+        assert (4, 2, 9 * PAGE_BYTES) == (
+            state.num_pages,
+            state.num_pinned_pages,
+            state.quota_bytes,
+        )
+        assert INFO == state.info
+        await hicache.Unpin(pb.UnpinRequest(selection=ALL))
+        await hicache.SetQuota(pb.SetQuotaRequest(namespace=NAMESPACE))
+    async with hicache_at(valkey) as hicache:
+        state = await state_of(hicache)
+        assert (0, 0) == (state.num_pinned_pages, state.quota_bytes)
+
+
+async def test_pins_are_known_before_pages_after_a_restart(valkey: Valkey) -> None:
+    """With a budget that holds two pages, the two pinned ones are those that stay."""
+    async with filled(valkey) as hicache:
+        await hicache.Pin(pb.PinRequest(selection=pb.Selection(prompt=digest_list(DIGESTS[:2]))))
+        await hicache.Evict(pb.EvictRequest(selection=pb.Selection(below=DIGESTS[2])))
+        store = KvStore(valkey.url)
+        other = chain(6, name="other")
+        store.write_pages(encoded(other, range(4)))
+        store.close()
+    settings = HiCacheSettings(port=0, http_port=0, redis_url=valkey.url, max_bytes=2 * PAGE_BYTES)
+    async with (
+        running(settings, ping_s=0.05) as address,
+        grpc.aio.insecure_channel(str(address)) as link,
+    ):
+        hicache = hicache_pb2_grpc.HiCacheStub(link)
+
+        async def trimmed() -> bool:
+            stats = await hicache.GetStats(pb.GetStatsRequest())
+            return stats.num_evicted_pages >= 6 and not stats.rebuilding
+
+        await eventually(trimmed)
+        found = await hicache.Match(pb.MatchRequest(digests=DIGESTS))
+        assert 2 == found.num_pages
+
+
+async def test_a_pin_of_limited_time_ends_also_over_a_restart(valkey: Valkey) -> None:
+    """Its end is a time of day, not a time since the start."""
+    async with filled(valkey) as hicache:
+        await hicache.Pin(pb.PinRequest(selection=ALL, ttl_ms=1500))
+        ends_s = time.monotonic() + 1.5
+        assert 4 == (await state_of(hicache)).num_pinned_pages
+    async with hicache_at(valkey) as hicache:
+        if time.monotonic() < ends_s - 0.2:
+            assert 4 == (await state_of(hicache)).num_pinned_pages
+
+        async def ended() -> bool:
+            return (await state_of(hicache)).num_pinned_pages == 0
+
+        await eventually(ended)
+        assert time.monotonic() >= ends_s - 0.2
+
+
+async def test_an_emptied_redis_gets_what_is_still_known(valkey: Valkey) -> None:
+    """A Redis without a disk forgets quotas at its restart; HiCache does not."""
+    async with filled(valkey) as hicache:
+        await hicache.SetQuota(pb.SetQuotaRequest(namespace=NAMESPACE, max_bytes=9 * PAGE_BYTES))
+        await hicache.Pin(pb.PinRequest(selection=ALL))
+        valkey.stop()
+        valkey.start()
+        with valkey.client() as client:
+
+            async def restored() -> bool:
+                return bool(client.hlen("cm-pins") == 4 and client.hlen("cm-quotas") == 1)
+
+            await eventually(restored)
+        assert 9 * PAGE_BYTES == (await state_of(hicache)).quota_bytes
+
+
+async def test_what_stands_in_redis_is_not_believed(valkey: Valkey) -> None:
+    """Hostile fields of pins, quotas, infos and the log are passed over; nothing fails."""
+    with valkey.client() as client:
+        client.hset("cm-kept", "version", "1")
+        client.hset("cm-pins", mapping={"zz": "0", "00": "0", DIGESTS[0].hex(): "-1"})
+        client.hset("cm-pins", DIGESTS[1].hex(), "9" * 30)
+        client.hset("cm-quotas", mapping={NAMESPACE.hex(): "much", "\xff": "1"})
+        client.set(f"cm-ns:{NAMESPACE.hex()}", "no hash")
+        client.xadd("cm-audit", {"peer": b"\xff"})
+    store = KvStore(valkey.url)
+    store.write_pages(encoded(DIGESTS, range(4)))
+    store.close()
+    async with hicache_at(valkey) as hicache:
+        state = await state_of(hicache)
+        assert (4, 0, 0) == (state.num_pages, state.num_pinned_pages, state.quota_bytes)
+        assert not state.HasField("info")
+        assert [] == list((await hicache.GetAuditLog(pb.GetAuditLogRequest())).entries)
+
+
+async def test_a_refused_pin_leaves_no_trace(valkey: Valkey) -> None:
+    """Redis went away in the moment of the change: the caller hears it, and nothing is pinned."""
+    async with filled(valkey) as hicache:
+        with valkey.client() as client:
+            client.delete("cm-pins")
+            client.set("cm-pins", "no hash")
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await hicache.Pin(pb.PinRequest(selection=ALL))
+        assert grpc.StatusCode.UNAVAILABLE is caught.value.code()
+        assert 0 == (await state_of(hicache)).num_pinned_pages
+
+
+@pytest.mark.parametrize(
+    ("call", "request_message", "words"),
+    [
+        ("Pin", pb.PinRequest(), "no pages"),
+        ("Evict", pb.EvictRequest(selection=pb.Selection(below=b"abc")), "3 bytes"),
+        ("SetQuota", pb.SetQuotaRequest(namespace=b"short", max_bytes=1), "5 bytes"),
+        ("ListRuns", pb.ListRunsRequest(limit=100_001), "100000"),
+        ("ListRuns", pb.ListRunsRequest(namespace=b"short"), "5 bytes"),
+        ("GetAuditLog", pb.GetAuditLogRequest(limit=10_001), "10000"),
+        ("RenewLeases", pb.RenewLeasesRequest(lease_ids=["a"]), "0 ms"),
+    ],
+)
+async def test_nonsense_is_refused(
+    valkey: Valkey, call: str, request_message: object, words: str
+) -> None:
+    """The value and the limit are named."""
+    async with hicache_at(valkey) as hicache:
+        with pytest.raises(grpc.aio.AioRpcError, match=words) as caught:
+            await getattr(hicache, call)(request_message)
+        assert grpc.StatusCode.INVALID_ARGUMENT is caught.value.code()
+
+
+async def test_leases_are_renewed(valkey: Valkey) -> None:
+    """A long prompt keeps its pages; an ended lease is told as such."""
+    async with filled(valkey) as hicache:
+        found = await hicache.Match(pb.MatchRequest(digests=DIGESTS, lease_ttl_ms=300))
+        for _ in range(4):
+            await asyncio.sleep(0.15)
+            renewed = await hicache.RenewLeases(
+                pb.RenewLeasesRequest(lease_ids=[found.lease_id, "other"], lease_ttl_ms=300)
+            )
+            assert ["other"] == list(renewed.ended_ids)
+        evicted = await hicache.Evict(pb.EvictRequest(selection=ALL))
+        assert (0, 4) == (evicted.num_pages, evicted.num_held_pages)
+
+
+async def test_a_watcher_does_not_hold_up_the_end(valkey: Valkey) -> None:
+    """Its stream ends at once, without waiting for the grace that running calls have."""
+    settings = HiCacheSettings(port=0, http_port=0, redis_url=valkey.url)
+    async with contextlib.AsyncExitStack() as links:
+        async with running(settings, ping_s=0.05) as address:
+            link = await links.enter_async_context(grpc.aio.insecure_channel(str(address)))
+            hicache = hicache_pb2_grpc.HiCacheStub(link)
+            heard = asyncio.ensure_future(anext(aiter(hicache.Watch(pb.WatchRequest()))))
+            while not heard.done():
+                await hicache.Match(pb.MatchRequest(digests=DIGESTS))
+                await asyncio.sleep(0.02)
+            started_s = time.monotonic()
+        assert time.monotonic() - started_s < 3
+
+
+async def test_import_checks_every_value(valkey: Valkey) -> None:
+    """Wrong record, layer, checksum, order, model or parent: refused; the rest is written."""
+    orphan = chain(3, name="orphan")[2]
+    good = page_parts(DIGESTS[0], NAMESPACE, 0)
+    wrong_layer = page_parts(DIGESTS[1], DIGESTS[0], 1)
+    wrong_layer.fields[1].name = b"2"
+    no_record = page_parts(DIGESTS[1], DIGESTS[0], 1)
+    del no_record.fields[0]
+    of_another = page_parts(DIGESTS[1], DIGESTS[0], 1)
+    of_another.digest = DIGESTS[2]
+    beyond = page_parts(DIGESTS[1], DIGESTS[0], 1)
+    beyond.fields[1].name = b"4"
+    nameless = page_parts(DIGESTS[1], DIGESTS[0], 1)
+    nameless.fields[1].name = b"x"
+    empty = page_parts(DIGESTS[1], DIGESTS[0], 1)
+    del empty.fields[1:]
+    unparented = page_parts(orphan, DIGESTS[3], 2)
+    bad = [wrong_layer, no_record, of_another, beyond, nameless, empty, unparented]
+    async with hicache_at(valkey) as hicache:
+        for page in bad:
+            counts = await hicache.Import(iter([good, page]))
+            assert 1 == counts.num_refused, page
+        with valkey.client() as client:
+            assert [page_key(DIGESTS[0])] == client.keys("cm:*")
+        counts = await hicache.Import(iter([good, page_parts(DIGESTS[1], DIGESTS[0], 1)]))
+        assert (1, 1, 0) == (counts.num_pages, counts.num_known, counts.num_refused)
+        with pytest.raises(grpc.aio.AioRpcError, match="nothing"):
+            await hicache.Import(iter([]))
+        with pytest.raises(grpc.aio.AioRpcError, match="5 bytes"):
+            await hicache.Import(iter([pb.ImportRequest(digest=b"short")]))
+
+
+async def test_import_completes_a_page_and_changes_nothing(valkey: Valkey) -> None:
+    """Layers that are there stay as they are; those that lack come; parts may be cut anywhere."""
+    whole = page_parts(DIGESTS[0], NAMESPACE, 0)
+    async with hicache_at(valkey) as hicache:
+        half = pb.ImportRequest(digest=whole.digest, fields=whole.fields[:3])
+        counts = await hicache.Import(iter([half]))
+        assert (1, 2 * FORM.layer_bytes) == (counts.num_pages, counts.num_bytes)
+        assert 0 == (await hicache.GetStats(pb.GetStatsRequest())).num_pages
+        parts = [pb.ImportRequest(digest=whole.digest, fields=[field]) for field in whole.fields]
+        counts = await hicache.Import(iter(parts))
+        assert (1, 2 * FORM.layer_bytes) == (counts.num_pages, counts.num_bytes)
+        state = await state_of(hicache)
+        assert (1, layer_mask(0, 4)) == (state.num_pages, layer_mask(0, state.layers[0].last))
+
+
+async def test_export_comes_in_small_messages(valkey: Valkey) -> None:
+    """No message is over 4 MiB, however large a page is."""
+    large = type(FORM)(
+        namespace=NAMESPACE,
+        model_layers=4,
+        dtype=FORM.dtype,
+        page_tokens=FORM.page_tokens,
+        layer_bytes=3 << 20,
+    )
+    store = KvStore(valkey.url)
+    store.write_pages(encoded(DIGESTS[:1], range(4), large))
+    store.close()
+    async with hicache_at(valkey) as hicache:
+        parts = [part async for part in hicache.Export(pb.ExportRequest(selection=ALL))]
+        assert 4 == len(parts)
+        assert all(part.ByteSize() <= 4 << 20 for part in parts)
+        assert [b"m", b"0", b"1", b"2", b"3"] == [f.name for part in parts for f in part.fields]
+
+
+def digest_list(digests: Sequence[bytes]) -> pb.DigestList:
+    """Return digests in order."""
+    return pb.DigestList(digests=digests)
+
+
+def page_parts(digest: bytes, parent: bytes, page_index: int) -> pb.ImportRequest:
+    """Return a whole page as export sends it."""
+    record = PageRecord(format=FORM, parent=parent, page_index=page_index)
+    fields = [pb.PageField(name=b"m", value=encode_record(digest, record))]
+    for layer in range(FORM.model_layers):
+        value = encode_layer(digest, layer, layer_data(digest, layer))
+        fields.append(pb.PageField(name=b"%d" % layer, value=bytes(value)))
+    return pb.ImportRequest(digest=digest, fields=fields)
