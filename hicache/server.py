@@ -39,7 +39,7 @@ async def running(settings: HiCacheSettings, *, ping_s: float = PING_S) -> Async
 
     Ready at once: while Redis is away every question is a miss.
     """
-    store = StoreThread(KvStore(settings.redis_url))
+    store = StoreThread(KvStore(*settings.redis_url))
     cache = PrefixCache(name=secrets.token_hex(4), budget_bytes=settings.max_bytes)
     watcher = RedisWatcher(cache, store, ping_s=ping_s)
     chassis = GrpcServer(_SERVICE_NAME)
