@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from chunkmesh.errors import CacheFault
-from chunkmesh.kv_store import MAX_COMMAND_BYTES, KvStore
+from chunkmesh.kv_pages import MAX_COMMAND_BYTES
+from chunkmesh.kv_store import KvStore
 from chunkmesh.page_record import LAYER_HEADER_BYTES, RECORD_FIELD, layer_field
 from chunkmesh.stored_page import page_key
 

@@ -1,129 +1,75 @@
-"""Pages in Redis or Valkey: the one module that imports redis.
+"""Pages in Redis or Valkey: one server, several that share the pages, or a Redis Cluster.
 
-A KvStore is a blocking client with one connection, for one thread at a time; I/O threads own one
-each. A command that fails or times out takes the connection with it, so its reply can never be
-read as the answer to the next one. Every fault is a CacheFault; the next call connects anew.
+A KvStore is a blocking client with a connection to each server, for one thread at a time; I/O
+threads own one each. Every fault is a CacheFault, and a fault of one server is one of all: the
+pages of a prompt are spread over them, so that without one hardly any prefix is whole.
 """
 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 from collections.abc import Iterator, Sequence
-from typing import Protocol, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
-from redis.backoff import NoBackoff
-from redis.connection import ConnectionPool
-from redis.exceptions import RedisError, ResponseError
-from redis.retry import Retry
 
 from chunkmesh.errors import CacheFault, ConfigError
-from chunkmesh.page_record import RECORD_FIELD, EncodedPage, PageFormat, layer_field
-from chunkmesh.stored_page import (
-    KEY_PREFIX,
-    PageRead,
-    StoredPage,
-    decode_page,
-    describe_page,
-    key_digest,
-    page_key,
-)
-
-MIN_VERSION = (6, 2)
-MAX_COMMAND_BYTES = 4 << 20
-MAX_BATCH_BYTES = 16 << 20
-_READ_BYTES = 1 << 20
-_SCAN_COUNT = 500
-_UNCOPIED_BYTES = 16 << 10
-
-Command = Sequence[bytes | memoryview]
-_T = TypeVar("_T")
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class ServerInfo:
-    """What the server says of itself."""
-
-    name: str
-    """redis or valkey."""
-    version: str
-    """Version of Redis that it is or stands for, such as 7.2.4."""
-    run_id: str
-    """New at every start of the server."""
-    num_keys: int
-
-
-class _Connection(Protocol):
-    """The part of redis-py's connections in use; they carry no types."""
-
-    def send_packed_command(self, command: Iterator[bytes | memoryview]) -> None: ...
-
-    def read_response(self) -> object: ...
-
-    def can_read(self, timeout: float) -> bool: ...
-
-    def disconnect(self) -> None: ...
+from chunkmesh.kv_connection import Command, KvConnection
+from chunkmesh.kv_pages import Reading, Writing
+from chunkmesh.kv_servers import ServerInfo, Servers, describe_servers, find_servers
+from chunkmesh.page_record import EncodedPage, PageFormat
+from chunkmesh.stored_page import PageRead, StoredPage, page_key
 
 
 class KvStore:
-    """One connection to the page store."""
+    """A client of the page store."""
 
-    def __init__(self, url: str, *, timeout_s: float = 1.0, page_ttl_s: int = 86_400) -> None:
+    def __init__(self, *urls: str, timeout_s: float = 1.0, page_ttl_s: int = 86_400) -> None:
         """Take redis://, rediss:// or unix:// without connecting.
 
-        timeout_s bounds connecting and every send or receive; pages expire after page_ttl_s.
+        Several URLs are independent servers, the same in the same order for every client, or some
+        members of one cluster. timeout_s bounds connecting and every send or receive; pages expire
+        after page_ttl_s.
 
         Raises:
-            ConfigError: the URL is none of these.
+            ConfigError: a URL is none of these, or there is none.
         """
-        try:
-            pool = ConnectionPool.from_url(
-                url,
-                socket_timeout=timeout_s,
-                socket_connect_timeout=timeout_s,
-                socket_read_size=_READ_BYTES,
-                retry=Retry(NoBackoff(), 0),
-                protocol=2,
-            )
-            self._connection = cast("_Connection", pool.make_connection())
-        except (ValueError, TypeError) as error:
-            raise ConfigError(f"--redis-url {url}: {error}") from error
+        if not urls:
+            raise ConfigError("--redis-url: none is given")
+        self._seeds = tuple(KvConnection(url, timeout_s=timeout_s) for url in urls)
         self._page_ttl_s = page_ttl_s
-        self._version_checked = False
-        self._connected = False
-        """Whether an exchange has ended well on this connection."""
+        self._servers: Servers | None = None
+        """None until they are found, and after a fault."""
 
     def close(self) -> None:
-        """Close the connection."""
-        self._connection.disconnect()
+        """Close the connections."""
+        known = self._servers.connections if self._servers is not None else ()
+        for connection in {*self._seeds, *known}:
+            connection.close()
 
     def server(self) -> ServerInfo:
-        """Ask the server who it is.
+        """Ask the servers who they are.
 
         Raises:
-            CacheFault: it does not answer, or is older than MIN_VERSION.
+            CacheFault: one does not answer, or is older than MIN_VERSION.
         """
-        with self._exchange():
-            return self._ask_server()
+        with self._found() as servers:
+            return describe_servers(servers)
 
     def write_pages(self, pages: Sequence[EncodedPage]) -> tuple[bool, ...]:
         """Write pages and their expiry; say which are there completely.
 
-        A page that the server refuses, for example because it is full, is False.
+        A page that a server refuses, for example because it is full, is False.
 
         Raises:
-            CacheFault: the server does not answer; any of the pages may be there.
+            CacheFault: a server does not answer; any of the pages may be there.
         """
-        stored: list[bool] = []
-        with self._exchange():
-            self._check_version()
-            for batch in _batches(pages, [page.num_bytes for page in pages]):
-                commands = [self._write_commands(page) for page in batch]
-                self._send([command for group in commands for command in group])
-                stored.extend(self._accepted(len(group)) for group in commands)
-        return tuple(stored)
+        writing = Writing(pages=pages, page_ttl_s=self._page_ttl_s, stored=[False] * len(pages))
+        with self._found() as servers:
+            parts = servers.split([page_key(page.digest) for page in pages])
+            with servers.exchange(parts):
+                _run([servers.pages[at].write(writing, part) for at, part in parts.items()])
+        return tuple(writing.stored)
 
     def read_pages(
         self,
@@ -138,202 +84,91 @@ class KvStore:
         pages in the array are undefined.
 
         Raises:
-            CacheFault: the server does not answer.
+            CacheFault: a server does not answer.
         """
-        fields = [layer_field(first_layer + index) for index in range(into.shape[1])]
-        step = max(1, MAX_COMMAND_BYTES // form.layer_bytes)
-        groups = [fields[start : start + step] for start in range(0, len(fields), step)]
-        page_bytes = len(fields) * form.layer_bytes
-        reads: list[PageRead] = []
-        with self._exchange():
-            self._check_version()
-            for batch in _batches(range(len(digests)), [page_bytes] * len(digests)):
-                keys = [page_key(digests[index]) for index in batch]
-                self._send(
-                    [(b"HMGET", key, RECORD_FIELD, *group) for key in keys for group in groups]
-                )
-                for index in batch:
-                    values = self._page_values(len(groups))
-                    reads.append(
-                        decode_page(digests[index], form, first_layer, values, into[index])
-                    )
-        return tuple(reads)
+        reading = Reading(
+            digests=digests,
+            form=form,
+            first_layer=first_layer,
+            into=into,
+            reads=["missing"] * len(digests),
+        )
+        with self._found() as servers:
+            parts = servers.split([page_key(digest) for digest in digests])
+            with servers.exchange(parts):
+                _run([servers.pages[at].read(reading, part) for at, part in parts.items()])
+        return tuple(reading.reads)
 
     def unlink(self, digests: Sequence[bytes]) -> int:
         """Delete pages; return how many there were.
 
         Raises:
-            CacheFault: the server does not answer.
+            CacheFault: a server does not answer.
         """
-        num_deleted = 0
-        with self._exchange():
-            for start in range(0, len(digests), _SCAN_COUNT):
-                keys = [page_key(digest) for digest in digests[start : start + _SCAN_COUNT]]
-                num_deleted += self._call((b"UNLINK", *keys), int)
-        return num_deleted
+        keys = [page_key(digest) for digest in digests]
+        deleted: list[bytes] = []
+        with self._found() as servers:
+            parts = servers.split(keys)
+            with servers.exchange(parts):
+                _run(
+                    [
+                        servers.pages[at].unlink([keys[index] for index in part], deleted)
+                        for at, part in parts.items()
+                    ]
+                )
+        return len(deleted)
 
     def scan(self) -> Iterator[tuple[StoredPage, ...]]:
         """Yield all pages in batches, in no order; a page may come twice.
 
-        Pages that exist from the first step to the last are all found.
+        Pages that exist from the first step to the last are all found, unless they move from one
+        server of a cluster to another meanwhile.
 
         Raises:
-            CacheFault: the server does not answer.
+            CacheFault: a server does not answer.
         """
-        cursor = b"0"
-        count = b"%d" % _SCAN_COUNT
-        while True:
-            with self._exchange():
-                self._check_version()
-                command = (b"SCAN", cursor, b"MATCH", KEY_PREFIX + b"*", b"COUNT", count)
-                match self._call(command, list):
-                    case [bytes() as cursor, list() as keys]:
-                        pages = self._describe([key for key in keys if key_digest(key)])
-                    case reply:
-                        raise CacheFault(f"Redis: SCAN was answered by {len(reply)} values")
-            yield pages
-            if cursor == b"0":
-                return
+        with self._found() as servers:
+            for pages in servers.pages:
+                yield from pages.scan()
 
     def run(self, commands: Sequence[Command]) -> tuple[object, ...]:
-        """Run commands in one go and return their replies; None for a key of another type.
+        """Run commands, each on the server that has its first key, and return their replies.
+
+        The reply is None for a key of another type.
 
         Raises:
-            CacheFault: the server does not answer, or refuses a command.
+            CacheFault: a server does not answer, or refuses a command.
         """
-        with self._exchange():
-            self._check_version()
-            self._send(commands)
-            return tuple(self._value() for _ in commands)
-
-    def _describe(self, keys: Sequence[bytes]) -> tuple[StoredPage, ...]:
-        commands: list[Command] = []
-        for key in keys:
-            commands += ((b"HGET", key, RECORD_FIELD), (b"HKEYS", key))
-        self._send(commands)
-        pages = []
-        for key in keys:
-            record, fields = self._value(), self._value()
-            pages.append(describe_page(key, record, fields))
-        return tuple(pages)
-
-    def _write_commands(self, page: EncodedPage) -> list[Command]:
-        key = page_key(page.digest)
-        commands: list[Command] = [
-            (b"HSET", key, *fields) for fields in page.commands(MAX_COMMAND_BYTES)
-        ]
-        commands.append((b"EXPIRE", key, b"%d" % self._page_ttl_s))
-        return commands
-
-    def _accepted(self, num_replies: int) -> bool:
-        replies = [self._reply() for _ in range(num_replies)]
-        return not any(isinstance(reply, ResponseError) for reply in replies) and replies[-1] == 1
-
-    def _page_values(self, num_replies: int) -> list[bytes | None]:
-        """Read one page's HMGET replies; the record of the first stands for all."""
-        values: list[bytes | None] = []
-        for _ in range(num_replies):
-            reply = self._value()
-            found = reply if isinstance(reply, list) else [None]
-            values += found if not values else found[1:]
-        return values
-
-    def _value(self) -> object:
-        """Read a reply; a key of another type is as good as none."""
-        reply = self._reply()
-        if isinstance(reply, ResponseError):
-            if str(reply).startswith("WRONGTYPE"):
-                return None
-            raise reply
-        return reply
-
-    def _check_version(self) -> None:
-        if not self._version_checked:
-            self._ask_server()
-
-    def _ask_server(self) -> ServerInfo:
-        text = self._call((b"INFO", b"server"), bytes).decode(errors="replace")
-        fields = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
-        version = fields.get("redis_version", "0")
-        parts = [int(part) for part in version.split(".")[:2] if part.isdigit()]
-        if tuple(parts) < MIN_VERSION:
-            raise CacheFault(f"Redis {version} is older than {MIN_VERSION[0]}.{MIN_VERSION[1]}")
-        self._version_checked = True
-        return ServerInfo(
-            name=fields.get("server_name", "redis"),
-            version=version,
-            run_id=fields.get("run_id", ""),
-            num_keys=self._call((b"DBSIZE",), int),
-        )
+        replies: list[object] = [None] * len(commands)
+        with self._found() as servers:
+            parts = servers.split([bytes(command[1]) for command in commands])
+            with servers.exchange(parts):
+                for at, part in parts.items():
+                    servers.connections[at].send([commands[index] for index in part])
+                for at, part in parts.items():
+                    for index in part:
+                        replies[index] = servers.connections[at].value()
+        return tuple(replies)
 
     @contextlib.contextmanager
-    def _exchange(self) -> Iterator[None]:
-        """Drop the connection unless every reply has been read."""
-        if self._connected and self._is_stale():
-            self._connection.disconnect()
-        self._connected = False
+    def _found(self) -> Iterator[Servers]:
+        """Yield the servers; after a fault they are looked for anew at the next call."""
         try:
-            yield
-        except (RedisError, OSError) as error:
-            self._connection.disconnect()
-            raise CacheFault(f"Redis: {error}") from error
-        except BaseException:
-            self._connection.disconnect()
+            if self._servers is None:
+                self._servers = find_servers(self._seeds)
+            yield self._servers
+        except CacheFault:
+            for connection in self._servers.connections if self._servers is not None else ():
+                connection.close()
+            self._servers = None
             raise
-        self._connected = True
-
-    def _is_stale(self) -> bool:
-        """Whether the server closed the idle connection, or something on it was never read."""
-        try:
-            return self._connection.can_read(0)
-        except (RedisError, OSError):
-            return True
-
-    def _call(self, command: Command, kind: type[_T]) -> _T:
-        self._send([command])
-        reply = self._reply()
-        if isinstance(reply, ResponseError):
-            raise reply
-        if not isinstance(reply, kind):
-            raise CacheFault(f"Redis: {command[0]!r} was answered by {type(reply).__name__}")
-        return reply
-
-    def _send(self, commands: Sequence[Command]) -> None:
-        self._connection.send_packed_command(_pack(commands))
-
-    def _reply(self) -> object:
-        try:
-            return self._connection.read_response()
-        except ResponseError as error:
-            return error
 
 
-def _pack(commands: Sequence[Command]) -> Iterator[bytes | memoryview]:
-    """Yield the wire form; large values as they are, so that they are not copied."""
-    small: list[bytes | memoryview] = []
-    for command in commands:
-        small.append(b"*%d\r\n" % len(command))
-        for part in command:
-            small.append(b"$%d\r\n" % len(part))
-            if len(part) >= _UNCOPIED_BYTES:
-                yield b"".join(small)
-                yield part
-                small = []
-            else:
-                small.append(part)
-            small.append(b"\r\n")
-    yield b"".join(small)
+def _run(steps: Sequence[Iterator[None]]) -> None:
+    """Do the steps of all servers in turn, so that each has something to do all the time."""
+    pending = list(steps)
+    while pending:
+        pending = [step for step in pending if next(step, _DONE) is not _DONE]
 
 
-def _batches(items: Sequence[_T], sizes: Sequence[int]) -> Iterator[list[_T]]:
-    """Cut items into lists of at most MAX_BATCH_BYTES, or of one item."""
-    batch: list[_T] = []
-    num_bytes = 0
-    for item, size in zip(items, sizes, strict=True):
-        if batch and num_bytes + size > MAX_BATCH_BYTES:
-            yield batch
-            batch, num_bytes = [], 0
-        batch.append(item)
-        num_bytes += size
-    if batch:
-        yield batch
+_DONE = object()

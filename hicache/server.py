@@ -45,8 +45,8 @@ async def running(settings: HiCacheSettings, *, ping_s: float = PING_S) -> Async
 
     Ready at once: while Redis is away every question is a miss.
     """
-    store = StoreThread(KvStore(settings.redis_url))
-    bulk = StoreThread(KvStore(settings.redis_url))
+    store = StoreThread(KvStore(*settings.redis_url))
+    bulk = StoreThread(KvStore(*settings.redis_url))
     feed = ChangeFeed()
     cache = PrefixCache(
         name=secrets.token_hex(4),

@@ -20,8 +20,10 @@ class HiCacheSettings(Settings):
     """Port of the gRPC service HiCache."""
     http_port: Port = 8071
     """Port of the HTTP side door: /live, /ready, /metrics, /server_info."""
-    redis_url: str = "redis://127.0.0.1:6379"
-    """Redis or Valkey that holds the pages: redis://, rediss:// or unix://."""
+    redis_url: Annotated[tuple[str, ...], Field(min_length=1)] = ("redis://127.0.0.1:6379",)
+    """Redis or Valkey that holds the pages: redis://, rediss:// or unix://. Given several times,
+    pages are spread over servers that know nothing of each other, listed in the same order for all
+    services, or these are some members of a Redis Cluster."""
     max_bytes: Annotated[int, Field(ge=0)] = 0
     """Bytes of pages to keep in Redis; 0 means no limit."""
     eviction_policy: PolicyName = "lru"

@@ -7,7 +7,8 @@ import concurrent.futures
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import TypeVar
 
-from chunkmesh.kv_store import KvStore, ServerInfo
+from chunkmesh.kv_servers import ServerInfo
+from chunkmesh.kv_store import KvStore
 from chunkmesh.stored_page import StoredPage
 
 _T = TypeVar("_T")

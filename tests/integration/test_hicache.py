@@ -39,7 +39,7 @@ async def hicache_over(
     url: str, *, max_bytes: int = 0
 ) -> AsyncIterator[hicache_pb2_grpc.HiCacheAsyncStub]:
     """Run a HiCache in this process and yield a stub to it."""
-    settings = HiCacheSettings(port=0, http_port=0, redis_url=url, max_bytes=max_bytes)
+    settings = HiCacheSettings(port=0, http_port=0, redis_url=(url,), max_bytes=max_bytes)
     async with running(settings, ping_s=0.05) as address, channel(address) as link:
         yield hicache_pb2_grpc.HiCacheStub(link)
 
@@ -281,7 +281,7 @@ async def test_nonsense_is_refused(server: Valkey, change: dict[str, object], wo
 
 async def test_health_is_serving(server: Valkey) -> None:
     """A cache without Redis still answers, so it is healthy either way."""
-    settings = HiCacheSettings(port=0, http_port=0, redis_url=server.url)
+    settings = HiCacheSettings(port=0, http_port=0, redis_url=(server.url,))
     async with running(settings) as address, channel(address) as link:
         health: Any = health_pb2_grpc.HealthStub(link)
         request = health_pb2.HealthCheckRequest(service="chunkmesh.v1.HiCache")

@@ -88,7 +88,7 @@ async def hicache(valkey: Valkey) -> AsyncIterator[str]:
     store.write_pages(encoded(digests, range(1, 4)))
     store.write_pages(encoded(digests[:1], range(1)))
     store.close()
-    settings = HiCacheSettings(port=0, http_port=0, redis_url=valkey.url)
+    settings = HiCacheSettings(port=0, http_port=0, redis_url=(valkey.url,))
     async with running(settings, ping_s=0.05) as address:
         async with channel(address) as link:
             stub = hicache_pb2_grpc.HiCacheStub(link)

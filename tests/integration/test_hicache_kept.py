@@ -104,7 +104,9 @@ async def test_pins_are_known_before_pages_after_a_restart(valkey: Valkey) -> No
         other = chain(6, name="other")
         store.write_pages(encoded(other, range(4)))
         store.close()
-    settings = HiCacheSettings(port=0, http_port=0, redis_url=valkey.url, max_bytes=2 * PAGE_BYTES)
+    settings = HiCacheSettings(
+        port=0, http_port=0, redis_url=(valkey.url,), max_bytes=2 * PAGE_BYTES
+    )
     async with (
         running(settings, ping_s=0.05) as address,
         grpc.aio.insecure_channel(str(address)) as link,
@@ -222,7 +224,7 @@ async def test_leases_are_renewed(valkey: Valkey) -> None:
 
 async def test_a_watcher_does_not_hold_up_the_end(valkey: Valkey) -> None:
     """Its stream ends at once, without waiting for the grace that running calls have."""
-    settings = HiCacheSettings(port=0, http_port=0, redis_url=valkey.url)
+    settings = HiCacheSettings(port=0, http_port=0, redis_url=(valkey.url,))
     async with contextlib.AsyncExitStack() as links:
         async with running(settings, ping_s=0.05) as address:
             link = await links.enter_async_context(grpc.aio.insecure_channel(str(address)))

@@ -58,7 +58,7 @@ async def test_a_hit_equals_what_was_computed(
     make_narrow(tmp_path, family, dtype)
     alone = load_pipeline(tmp_path, (0, 4))
     expected = alone.generate(PROMPT, NEW_TOKENS, chunk_tokens=CHUNK_TOKENS)
-    settings = HiCacheSettings(port=0, http_port=0, redis_url=valkey.url)
+    settings = HiCacheSettings(port=0, http_port=0, redis_url=(valkey.url,))
     stages = _stages(tmp_path, "auto")
     async with (
         hicache_running(settings, ping_s=0.05) as address,
@@ -74,7 +74,7 @@ async def test_types_never_share_pages(tmp_path: Path, valkey: Valkey) -> None:
     """One model in three types on one store: what another type computed is not found (O17)."""
     write_bytes_folder(tmp_path)
     make_narrow(tmp_path, "Llama", "bfloat16", initializer_range=0.21)
-    settings = HiCacheSettings(port=0, http_port=0, redis_url=valkey.url)
+    settings = HiCacheSettings(port=0, http_port=0, redis_url=(valkey.url,))
     choices: tuple[DtypeChoice, ...] = ("bfloat16", "float16", "float32", "auto")
     cached = {}
     async with hicache_running(settings, ping_s=0.05) as address:

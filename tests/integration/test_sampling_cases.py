@@ -294,7 +294,7 @@ async def test_o09_a_repetition_penalty_counts_the_cached_prompt(tmp_path: Path)
         ),
     }
     with running_valkey(tmp_path) as valkey:
-        settings = HiCacheSettings(port=0, http_port=0, redis_url=valkey.url)
+        settings = HiCacheSettings(port=0, http_port=0, redis_url=(valkey.url,))
         async with (
             hicache_running(settings, ping_s=0.05) as address,
             mesh(

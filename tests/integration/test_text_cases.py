@@ -82,7 +82,7 @@ async def test_o03_a_rendered_text_hits_the_pages_of_its_chat(tmp_path: Path) ->
     made = write_bytes_folder(tmp_path / "model", config={"num_hidden_layers": 1})
     params = pb.SamplingParams(max_new_tokens=1)
     with running_valkey(tmp_path) as valkey:
-        settings = HiCacheSettings(port=0, http_port=0, redis_url=valkey.url)
+        settings = HiCacheSettings(port=0, http_port=0, redis_url=(valkey.url,))
         async with (
             hicache_running(settings, ping_s=0.05) as address,
             mesh(

@@ -102,7 +102,7 @@ async def cached_mesh(
     folder: Path, ran: Sequence[RecordedStage], redis_url: str
 ) -> AsyncIterator[Mesh]:
     """Run a mesh of these stages with a HiCache over this Redis."""
-    settings = HiCacheSettings(port=0, http_port=0, redis_url=redis_url)
+    settings = HiCacheSettings(port=0, http_port=0, redis_url=(redis_url,))
     async with (
         hicache_running(settings, ping_s=0.05) as address,
         mesh(folder, ran, redis_url=redis_url, hicache_url=address) as running,
@@ -357,7 +357,7 @@ async def test_hicache_may_die_and_return(tiny: Path, reference: Reference, valk
     expected = reference.generate(prompt, NEW_TOKENS)
     with bind_unused("127.0.0.1") as bound:
         port = bound.getsockname()[1]
-    settings = HiCacheSettings(port=port, http_port=0, redis_url=valkey.url)
+    settings = HiCacheSettings(port=port, http_port=0, redis_url=(valkey.url,))
     url = f"127.0.0.1:{port}"
     async with mesh(tiny, stages(tiny, 2), redis_url=valkey.url, hicache_url=url) as running:
         for hits in ((0, 48), (0, 0)):

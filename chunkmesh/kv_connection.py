@@ -1,0 +1,190 @@
+"""One connection to a Redis or Valkey server: the one module that talks through redis-py.
+
+Blocking, for one thread at a time. A command that fails or times out takes the connection with it,
+so its reply can never be read as the answer to the next one. The next call connects anew.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import urllib.parse
+from collections.abc import Iterator, Sequence
+from typing import Protocol, TypeVar, cast
+
+from redis.backoff import NoBackoff
+from redis.connection import ConnectionPool
+from redis.exceptions import (
+    AskError,
+    ClusterDownError,
+    MovedError,
+    RedisError,
+    ResponseError,
+    TryAgainError,
+)
+from redis.retry import Retry
+
+from chunkmesh.errors import CacheFault, ConfigError
+
+_READ_BYTES = 1 << 20
+_UNCOPIED_BYTES = 16 << 10
+_ELSEWHERE = (MovedError, AskError, TryAgainError, ClusterDownError)
+"""How a cluster says that a key is not, or not yet, on the server that was asked."""
+
+Command = Sequence[bytes | memoryview]
+_T = TypeVar("_T")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Refused:
+    """A command that the server did not do."""
+
+    text: str
+    """Its words, which begin with a code such as OOM."""
+
+
+class _Connection(Protocol):
+    """The part of redis-py's connections in use; they carry no types."""
+
+    def send_packed_command(self, command: Iterator[bytes | memoryview]) -> None: ...
+
+    def read_response(self) -> object: ...
+
+    def can_read(self, timeout: float) -> bool: ...
+
+    def disconnect(self) -> None: ...
+
+
+class KvConnection:
+    """Owner of one connection."""
+
+    def __init__(self, url: str, *, timeout_s: float) -> None:
+        """Take redis://, rediss:// or unix:// without connecting.
+
+        timeout_s bounds connecting and every send or receive.
+
+        Raises:
+            ConfigError: the URL is none of these.
+        """
+        self._url = urllib.parse.urlsplit(url)
+        try:
+            pool = ConnectionPool.from_url(
+                url,
+                socket_timeout=timeout_s,
+                socket_connect_timeout=timeout_s,
+                socket_read_size=_READ_BYTES,
+                retry=Retry(NoBackoff(), 0),
+                protocol=2,
+            )
+            self._connection = cast("_Connection", pool.make_connection())
+        except (ValueError, TypeError) as error:
+            shown = self._url._replace(netloc=self._url.netloc.rpartition("@")[2]).geturl()
+            raise ConfigError(f"--redis-url {shown}: {error}") from error
+        self._timeout_s = timeout_s
+        self._connected = False
+        """Whether an exchange has ended well on this connection."""
+
+    @property
+    def name(self) -> str:
+        """Address, without password."""
+        return self._url.path if self._url.scheme == "unix" else self._url.netloc.rpartition("@")[2]
+
+    def beside(self, host: str, port: int) -> KvConnection:
+        """Return a connection to another server of the same cluster; no host means this one's.
+
+        Raises:
+            CacheFault: this one goes to a Unix socket, from where the others cannot be reached.
+        """
+        if self._url.scheme == "unix":
+            raise CacheFault(f"Redis {self.name} is one of a cluster: give redis://HOST:PORT")
+        login, at, _ = self._url.netloc.rpartition("@")
+        host = host or self._url.hostname or ""
+        address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        url = self._url._replace(netloc=f"{login}{at}{address}")
+        return KvConnection(url.geturl(), timeout_s=self._timeout_s)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._connection.disconnect()
+
+    @contextlib.contextmanager
+    def exchange(self) -> Iterator[None]:
+        """Send and read inside; the connection is dropped unless every reply has been read.
+
+        Raises:
+            CacheFault: the server does not answer, or refuses.
+        """
+        if self._connected and self._is_stale():
+            self._connection.disconnect()
+        self._connected = False
+        try:
+            yield
+        except (RedisError, OSError) as error:
+            self._connection.disconnect()
+            raise CacheFault(f"Redis {self.name}: {error}") from error
+        except BaseException:
+            self._connection.disconnect()
+            raise
+        self._connected = True
+
+    def send(self, commands: Sequence[Command]) -> None:
+        """Send commands; each has a reply to be read."""
+        self._connection.send_packed_command(_pack(commands))
+
+    def reply(self) -> object:
+        """Read a reply; a refusal comes as Refused.
+
+        Raises:
+            CacheFault: the key is on another server of the cluster.
+        """
+        try:
+            return self._connection.read_response()
+        except _ELSEWHERE as error:
+            text = f"Redis {self.name}: {type(error).__name__}: {error}"
+            raise CacheFault(text) from error
+        except ResponseError as error:
+            return Refused(str(error))
+
+    def value(self) -> object:
+        """Read a reply; a key of another type is as good as none."""
+        reply = self.reply()
+        if isinstance(reply, Refused):
+            if reply.text.startswith("WRONGTYPE"):
+                return None
+            raise CacheFault(f"Redis {self.name}: {reply.text}")
+        return reply
+
+    def call(self, command: Command, kind: type[_T]) -> _T:
+        """Send a command and read its reply, which must be of this kind."""
+        self.send([command])
+        reply = self.reply()
+        if isinstance(reply, Refused):
+            raise CacheFault(f"Redis {self.name}: {reply.text}")
+        if not isinstance(reply, kind):
+            said = f"{bytes(command[0]).decode()} was answered by {type(reply).__name__}"
+            raise CacheFault(f"Redis {self.name}: {said}")
+        return reply
+
+    def _is_stale(self) -> bool:
+        """Whether the server closed the idle connection, or something on it was never read."""
+        try:
+            return self._connection.can_read(0)
+        except (RedisError, OSError):
+            return True
+
+
+def _pack(commands: Sequence[Command]) -> Iterator[bytes | memoryview]:
+    """Yield the wire form; large values as they are, so that they are not copied."""
+    small: list[bytes | memoryview] = []
+    for command in commands:
+        small.append(b"*%d\r\n" % len(command))
+        for part in command:
+            small.append(b"$%d\r\n" % len(part))
+            if len(part) >= _UNCOPIED_BYTES:
+                yield b"".join(small)
+                yield part
+                small = []
+            else:
+                small.append(part)
+            small.append(b"\r\n")
+    yield b"".join(small)
