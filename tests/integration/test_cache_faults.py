@@ -61,7 +61,9 @@ def valkey(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Valkey]:
 class Bench:
     """A mesh behind a proxy, one prompt, and what transformers answers to it."""
 
-    def __init__(self, running: Mesh, proxy: FaultProxy, valkey: Valkey, reference: Reference):
+    def __init__(
+        self, running: Mesh, proxy: FaultProxy, valkey: Valkey, reference: Reference
+    ) -> None:
         self.proxy = proxy
         self.valkey = valkey
         self._running = running
