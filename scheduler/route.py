@@ -49,7 +49,11 @@ class Route:
         self.pages = PageAllocator(formed.num_pages)
         self.rows = Rows(config.max_running_requests)
         self.pipeline = Pipeline(num_stages=num_stages, window=config.window(num_stages))
-        self.groups = DecodeGroups(config.num_decode_groups(num_stages))
+        self.groups = DecodeGroups(
+            config.num_decode_groups(num_stages),
+            formed.latency,
+            max_members=config.max_microbatch_requests,
+        )
         self.loads = Loads(num_stages=num_stages, timeout_s=config.load_timeout_s)
         self.stores = Stores(
             pages=self.pages,
@@ -177,6 +181,7 @@ class Route:
         self._rests_ms = None
         if parts is not None and self.pace.acked(acked, now_s) and self.pace.latency:
             self._budget.replace(self.pace.latency)
+            self.groups.replace(self.pace.latency)
         return parts
 
     def eta_s(self, request: Request, now_s: float) -> float:
