@@ -86,6 +86,15 @@ SmoothFactor = Annotated[
         help="How far dynamic chunks follow their model; 0 keeps them fixed.",
     ),
 ]
+ContextLength = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        max=1 << 25,
+        help="As the scheduler's: dynamic chunks shrink near its end. Default: the model's own,"
+        " where it holds the prompt.",
+    ),
+]
 MaxChunkMs = Annotated[
     float | None,
     typer.Option(min=0.001, help="Longest optimal chunk on a stage. Default: as the plan needs."),

@@ -42,6 +42,11 @@ class Subject:
     """None if only times are known; then bytes are not."""
     latency: ModelLatency
 
+    @property
+    def context_tokens(self) -> int | None:
+        """Longest prompt and output together that the model was made for, if it says so."""
+        return None if self.shape is None else self.shape.context_tokens
+
 
 def find_subject(model: str | None, latency: str) -> Subject:
     """Join a model, by name or folder, with a latency, by name or file.
