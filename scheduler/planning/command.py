@@ -9,14 +9,13 @@ import typer
 
 from chunkmesh.cli.exits import reported
 from chunkmesh.cli.output import output_console
-from chunkmesh.cli.partition import parse_ranges
+from chunkmesh.cli.partition import Partition, parse_ranges
 from chunkmesh.errors import ConfigError
 from scheduler.planning import flags, gantt, report
 from scheduler.planning.cuts import ChunkSettings, Strategy
 from scheduler.planning.latency_source import BUILT_IN, find_subject
 from scheduler.planning.options import (
     LinkOptions,
-    Partition,
     PlanOptions,
     SweepRanges,
     check_picture,
