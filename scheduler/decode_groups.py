@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Collection, Iterable
 
-from scheduler.latency_model import PipelineLatency
+from scheduler.latency_model import PipelineLatency, Work
 from scheduler.request import Request
 from scheduler.row_times import RowTimes
 
@@ -62,6 +62,17 @@ class DecodeGroups:
         self._num_steps = 0
         self._times = RowTimes.of(latency)
         self._max_members = max_members
+
+    def works(self) -> list[Work]:
+        """Return what the next step of each group asks of a stage, but for groups that are empty.
+
+        What a group has in flight counts as if it was to come.
+        """
+        return [
+            Work.of_rows(member.known_tokens for member in group.members)
+            for group in self._groups
+            if group.members
+        ]
 
     def replace(self, latency: PipelineLatency) -> None:
         """Take note that rows turned out to take something else."""
