@@ -53,19 +53,25 @@ class RowsBeside:
     def sent_ms(self, chunk: Work, latency: PipelineLatency) -> float:
         """Return the time of a microbatch with a chunk that was sent, and rows if it has some."""
         alone_ms = latency.microbatch_ms(chunk)
-        return alone_ms + self.share * (latency.microbatch_ms(chunk + self.group) - alone_ms)
+        return alone_ms + self._rows_ms(chunk, alone_ms, latency)
 
     def planned_ms(self, chunk: Work, latency: PipelineLatency) -> float:
         """Return the time that what was planned as one chunk takes beside rows."""
-        sent_ms = self.sent_ms(chunk, latency)
-        if not self.shorten_chunks:
-            return sent_ms
         alone_ms = latency.microbatch_ms(chunk)
-        rows_ms = sent_ms - alone_ms
-        grows_ms = alone_ms - latency.microbatch_ms(Work())
+        rows_ms = self._rows_ms(chunk, alone_ms, latency)
+        if not (self.shorten_chunks and rows_ms):
+            return alone_ms + rows_ms
+        paid_ms = latency.microbatch_ms(Work())
+        grows_ms = alone_ms - paid_ms
         slot_ms = max(alone_ms, _ROWS_FACTOR * rows_ms)
-        left_ms = max(slot_ms - rows_ms - (alone_ms - grows_ms), _LEAST_SHARE * grows_ms)
+        left_ms = max(slot_ms - rows_ms - paid_ms, _LEAST_SHARE * grows_ms)
         return slot_ms * grows_ms / left_ms if left_ms > 0 else slot_ms
+
+    def _rows_ms(self, chunk: Work, alone_ms: float, latency: PipelineLatency) -> float:
+        """Return what rows add to a chunk's time, in the mean over all microbatches."""
+        if not self.share:
+            return 0.0
+        return self.share * (latency.microbatch_ms(chunk + self.group) - alone_ms)
 
 
 NO_ROWS = RowsBeside(group=Work(), share=0.0, shorten_chunks=False)
@@ -157,13 +163,16 @@ class Outlook:
             latency: of the pipeline.
         """
         if self._rests_ms is None:
-            self._rows = RowsBeside.of(
+            rows = RowsBeside.of(
                 groups.works(),
                 depth=min(self._window, latency.num_stages + 1),
                 shorten_chunks=self._shorten_chunks,
             )
+            slowest = PipelineLatency(latency.rhythm())
+            is_felt = any(stage.grows_ms(rows.group) for stage in slowest.stages)
+            self._rows = rows if is_felt else NO_ROWS
             self._rests_ms = {
-                other: rest_ms(other.prefill, latency, self._rows)
+                other: rest_ms(other.prefill, slowest, self._rows)
                 for other in running
                 if other.state is RequestState.PREFILL
             }
