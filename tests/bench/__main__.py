@@ -1,5 +1,8 @@
 """`python -m tests.bench [NAME ...]`: measures on the demo model and prints Markdown tables.
 
+What the mesh itself costs is `python -m tests.bench scheduler overhead`: microbatches planned a
+second, and what each takes of each stage beside compute.
+
 Best on an idle machine: each table stands between two looks at what the machine itself gives.
 """
 
@@ -11,11 +14,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 from chunkmesh.demo_model import ensure_demo_model
-from tests.bench import against_transformers, machine, pipeline
+from tests.bench import against_transformers, engine, machine, pipeline
 
 _BENCHES: dict[str, Callable[..., str]] = {
     "prefill": pipeline.prefill,
     "decode": pipeline.decode,
+    "scheduler": engine.planned,
     "overhead": pipeline.overhead,
     "transformers": against_transformers.compare,
 }
