@@ -17,6 +17,7 @@ from chunkmesh.errors import StageUnavailable
 from chunkmesh.v1 import stage_pb2 as pb
 from scheduler import actions, codec, events
 from scheduler.cache_calls import CacheCalls
+from scheduler.chunk_report import ChunkReport
 from scheduler.engine import ROUTE_RETRY_S, Engine
 from scheduler.engine_config import EngineConfig
 from scheduler.hicache_client import HiCacheClient
@@ -56,6 +57,9 @@ class ControlLoop:
             rope=rope,
         )
         self._cache = CacheCalls(hicache, self._handle)
+        self._chunk_report = ChunkReport(
+            engine_config.chunk_strategy, is_default=engine_config.is_default_strategy
+        )
         self._worker_timeout_s = worker_timeout_s
         self._on_ready = on_ready
         self._requests: dict[str, RequestStream] = {}
@@ -242,15 +246,7 @@ class ControlLoop:
         """Log and show how prompts are cut on a new route."""
         self._show_engine()
         now = self.engine.snapshot()
-        if now.chunk_strategy_reason:
-            _log.warning(
-                "chunk strategy replaced",
-                asked=self.config.chunk_strategy,
-                strategy=now.chunk_strategy,
-                reason=now.chunk_strategy_reason,
-            )
-        else:
-            _log.info("chunk strategy", strategy=now.chunk_strategy)
+        self._chunk_report.tell(now.chunk_strategy, now.chunk_strategy_reason, self.workers.fits)
 
     def _drop(self, request_id: str) -> None:
         """Forget a request that has ended, but for its timeline."""

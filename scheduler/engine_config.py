@@ -36,6 +36,8 @@ class EngineConfig:
     """Most requests in one microbatch, >= 1; None means no limit."""
     chunk_strategy: ChunkStrategyName = "optimal"
     """How prompts are cut where the stages' latency is known well enough; else fixed."""
+    is_default_strategy: bool = False
+    """Whether nobody has asked for chunk_strategy by name."""
     dynamic_smooth_factor: float = 0.75
     """In [0, 1]; of dynamic chunks."""
     max_chunk_ms: float | None = None

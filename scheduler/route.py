@@ -24,7 +24,7 @@ from scheduler.events import Acked, Loaded, RouteFormed, Stored
 from scheduler.fork import fork
 from scheduler.given_chunks import given_ends
 from scheduler.loads import LoadEnd, Loads
-from scheduler.outlook import rest_ms, time_left_ms
+from scheduler.outlook import Outlook
 from scheduler.pace import Pace
 from scheduler.pages import PageAllocator
 from scheduler.part import Part, work_of
@@ -49,7 +49,11 @@ class Route:
         self.pages = PageAllocator(formed.num_pages)
         self.rows = Rows(config.max_running_requests)
         self.pipeline = Pipeline(num_stages=num_stages, window=config.window(num_stages))
-        self.groups = DecodeGroups(config.num_decode_groups(num_stages))
+        self.groups = DecodeGroups(
+            config.num_decode_groups(num_stages),
+            formed.latency,
+            max_members=config.max_microbatch_requests,
+        )
         self.loads = Loads(num_stages=num_stages, timeout_s=config.load_timeout_s)
         self.stores = Stores(
             pages=self.pages,
@@ -63,12 +67,12 @@ class Route:
         """Those in DECODE that lack the page of their next position."""
         self._leaving: dict[Request, None] = {}
         """Those in LEAVING."""
-        self._rests_ms: dict[Request, float] | None = None
-        """Time that is left of each in PREFILL; looked at once for each acknowledgement."""
         self._config = config
-        self._window = config.window(num_stages)
         self.pace = Pace(formed, config)
         self.choice = choose(config, formed.latency)
+        self._outlook = Outlook(
+            window=config.window(num_stages), shorten_chunks=self.choice.strategy == "optimal"
+        )
         if chunks is None:
             self._budget = budget_for(self.choice.strategy, config, formed.latency)
         else:
@@ -174,9 +178,10 @@ class Route:
             InvariantViolated: it does not fit what was sent; nothing has changed.
         """
         parts = self.pipeline.ack(acked)
-        self._rests_ms = None
+        self._outlook.forget()
         if parts is not None and self.pace.acked(acked, now_s) and self.pace.latency:
             self._budget.replace(self.pace.latency)
+            self.groups.replace(self.pace.latency)
         return parts
 
     def eta_s(self, request: Request, now_s: float) -> float:
@@ -187,19 +192,7 @@ class Route:
         latency = self.pace.latency
         if latency is None:
             return request.eta_s(now_s)
-        if self._rests_ms is None:
-            self._rests_ms = {
-                other: rest_ms(other.prefill, latency)
-                for other in self._running
-                if other.state is RequestState.PREFILL
-            }
-        priority = request.spec.priority
-        others_ms = [
-            other_ms
-            for other, other_ms in self._rests_ms.items()
-            if other is not request and other.spec.priority >= priority
-        ]
-        return time_left_ms(request.prefill, others_ms, latency, window=self._window) / 1000
+        return self._outlook.left_ms(request, self._running, self.groups, latency) / 1000
 
     def complete(self, parts: tuple[Part, ...]) -> list[Action]:
         """Store what a microbatch has filled; free the pages of ended outputs it was last for."""

@@ -133,6 +133,7 @@ def _engine_config(settings: SchedulerSettings, context_length: int) -> EngineCo
         load_timeout_s=settings.load_timeout,
         max_outstanding_stores=settings.max_outstanding_stores,
         chunk_strategy=settings.wanted_strategy,
+        is_default_strategy=not settings.names_strategy,
         dynamic_smooth_factor=settings.dynamic_chunking_smooth_factor,
         max_chunk_ms=settings.max_chunk_ms or None,
         context_tokens=context_length,

@@ -85,6 +85,11 @@ class SchedulerSettings(Settings):
         return self
 
     @property
+    def names_strategy(self) -> bool:
+        """Whether some source of settings has named a strategy."""
+        return self.enable_dynamic_chunking or "chunk_strategy" in self.model_fields_set
+
+    @property
     def wanted_strategy(self) -> ChunkStrategyName:
         """How prompts are to be cut, whichever setting says so."""
         return "dynamic" if self.enable_dynamic_chunking else self.chunk_strategy

@@ -1,13 +1,24 @@
-"""Which layers each stage gets: an even split, or the ranges that the user names."""
+"""Which layers each stage gets: an even split, or the ranges that the user names.
+
+A split by what layers take is auto_partition.py.
+"""
 
 from __future__ import annotations
 
 import json
+from enum import StrEnum
 from itertools import pairwise
 from pathlib import Path
 
 from chunkmesh.errors import ConfigError
 from chunkmesh.layers import LayerRange, check_tiling, partition
+
+
+class Partition(StrEnum):
+    """Ways to split layers over stages."""
+
+    EVEN = "even"
+    AUTO = "auto"
 
 
 def parse_ranges(text: str) -> tuple[LayerRange, ...]:

@@ -10,12 +10,13 @@ import typer
 from rich.console import Console
 
 from chunkmesh.cli import gpus, up_flags
+from chunkmesh.cli.auto_partition import auto_ranges
 from chunkmesh.cli.demo_folder import model_folder
 from chunkmesh.cli.exits import EXIT_INTERRUPTED, reported
 from chunkmesh.cli.local_mesh import LocalMesh
 from chunkmesh.cli.mesh_options import MeshOptions
 from chunkmesh.cli.mesh_table import MeshTable
-from chunkmesh.cli.partition import inclusive, parse_ranges
+from chunkmesh.cli.partition import Partition, inclusive, parse_ranges
 from chunkmesh.cli.process_family import ChildState
 from chunkmesh.cli.stop_signals import StopRequested, StopSignals
 from chunkmesh.errors import ConfigError
@@ -36,6 +37,7 @@ def up(
     model_path: up_flags.ModelPath,
     stages: up_flags.Stages = 2,
     layers: up_flags.Layers = None,
+    partition: up_flags.Partition = Partition.EVEN,
     device: up_flags.Device = up_flags.DeviceName.AUTO,
     devices: up_flags.Devices = None,
     threads: up_flags.Threads = 1,
@@ -57,12 +59,19 @@ def up(
 ) -> None:
     """Start Redis, hicache-server, the scheduler and the stage workers; Ctrl-C ends them all."""
     with reported():
+        words = _checked_flags(scheduler_flags or [])
+        named = None if layers is None else parse_ranges(layers)
+        folder = model_folder(model_path)
+        if partition is Partition.AUTO:
+            if named is not None:
+                raise ConfigError("--layers and --partition auto exclude each other")
+            named = auto_ranges(folder, num_stages=stages, scheduler_flags=words)
         stage_devices = gpus.stage_devices(device.value, devices)
         has_gpus = any(name.startswith("cuda") for name in stage_devices)
         options = MeshOptions(
-            model_path=model_folder(model_path),
+            model_path=folder,
             num_stages=stages,
-            layers=None if layers is None else parse_ranges(layers),
+            layers=named,
             threads=threads,
             devices=stage_devices,
             transport=transport.value,
@@ -77,7 +86,7 @@ def up(
             http_port=http_port,
             hicache_port=hicache_port,
             prefer_usual_ports=True,
-            scheduler_flags=_checked_flags(scheduler_flags or []),
+            scheduler_flags=words,
             worker_flags=_worker_flags(max_total_tokens, dtype),
             log_dir=log_dir,
             ready_timeout_s=ready_timeout,

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import typer
 
 from chunkmesh.cli.exits import reported
 from chunkmesh.cli.output import output_console
-from chunkmesh.cli.partition import parse_ranges
+from chunkmesh.cli.partition import Partition, parse_ranges
 from chunkmesh.errors import ConfigError
 from scheduler.planning import flags, gantt, report
 from scheduler.planning.cuts import ChunkSettings, Strategy
 from scheduler.planning.latency_source import BUILT_IN, find_subject
 from scheduler.planning.options import (
     LinkOptions,
-    Partition,
     PlanOptions,
     SweepRanges,
     check_picture,
@@ -48,6 +48,7 @@ def plan(
     chunked_prefill_size: flags.ChunkedPrefillSize = 4096,
     dynamic_chunking_smooth_factor: flags.SmoothFactor = 0.75,
     max_chunk_ms: flags.MaxChunkMs = None,
+    context_length: flags.ContextLength = None,
     strategy: flags.Strategy = None,
     element_bytes: flags.ElementBytes = 2,
     sweep: flags.Sweep = None,
@@ -62,11 +63,14 @@ def plan(
         if picture is not None:
             check_picture(picture)
         named = None if layers is None else parse_ranges(layers)
+        prompt_tokens = ranges.prompt_tokens or parse_tokens(tokens)
+        _check_context(context_length, prompt_tokens)
+        subject = find_subject(model, latency_model)
         options = PlanOptions(
             num_stages=ranges.num_stages or (len(named or ()) or stages or _DEFAULT_STAGES,),
             layers=named,
             partition=partition,
-            prompt_tokens=ranges.prompt_tokens or parse_tokens(tokens),
+            prompt_tokens=prompt_tokens,
             num_requests=num_requests,
             link=LinkOptions(gbits_per_s=link_gbps, latency_us=link_latency_us),
             overhead_ms=overhead_ms,
@@ -76,11 +80,12 @@ def plan(
                 chunked_prefill_tokens=chunked_prefill_size,
                 smooth_factor=dynamic_chunking_smooth_factor,
                 max_chunk_ms=max_chunk_ms,
+                context_tokens=context_length or subject.context_tokens,
             ),
             strategies=tuple(name for name in Strategy if name in (strategy or Strategy)),
             element_bytes=element_bytes,
         )
-        made = survey(find_subject(model, latency_model), options, simulate=sweep is None)
+        made = survey(subject, options, simulate=sweep is None)
         if picture is not None:
             _draw(made, picture, is_sweep=sweep is not None)
         _show(made, is_sweep=sweep is not None, lanes=lanes, json_output=json_output)
@@ -100,6 +105,16 @@ def _check_stages(
         raise ConfigError(f"{' and '.join(twice)} exclude each other")
     if layers is not None and partition is Partition.AUTO:
         raise ConfigError("--layers and --partition auto exclude each other")
+
+
+def _check_context(context_length: int | None, prompt_tokens: Sequence[int]) -> None:
+    """Refuse prompts that a mesh of this context would refuse."""
+    longest = max(prompt_tokens)
+    if context_length is not None and longest >= context_length:
+        raise ConfigError(
+            f"--context-length {context_length}: must be above the {longest} tokens of the longest"
+            " prompt"
+        )
 
 
 def _show(made: Survey, *, is_sweep: bool, lanes: bool, json_output: bool) -> None:

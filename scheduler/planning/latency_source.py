@@ -25,6 +25,8 @@ from scheduler.planning.shape_config import parse_shape
 
 BUILT_IN = "h200-qwen3-8b"
 """Name of the latency that comes with the package."""
+PRODUCTS = "products"
+"""Name of the latency of no device: shares of layers and head, for splitting a model."""
 _H200_BYTES_PER_S = 4.0e12
 """Five sixths of the 4.8 TB/s of its data sheet, as large copies reach."""
 _MAX_TABLE_CHARACTERS = 1 << 20
@@ -42,6 +44,11 @@ class Subject:
     """None if only times are known; then bytes are not."""
     latency: ModelLatency
 
+    @property
+    def context_tokens(self) -> int | None:
+        """Longest prompt and output together that the model was made for, if it says so."""
+        return None if self.shape is None else self.shape.context_tokens
+
 
 def find_subject(model: str | None, latency: str) -> Subject:
     """Join a model, by name or folder, with a latency, by name or file.
@@ -51,11 +58,12 @@ def find_subject(model: str | None, latency: str) -> Subject:
     Raises:
         ConfigError: one is not there or not sound, or they do not fit each other.
     """
-    if latency == BUILT_IN:
-        shape = read_shape(model or "qwen3-8b")
-        return Subject(name=shape.name, shape=shape, latency=built_in_layer().model_latency(shape))
+    if latency in {BUILT_IN, PRODUCTS}:
+        shape, measured = read_shape(model or "qwen3-8b"), built_in_layer()
+        times = measured.model_latency if latency == BUILT_IN else measured.products_alone
+        return Subject(name=shape.name, shape=shape, latency=times(shape))
     path = Path(latency)
-    text = _read(path, f"--latency-model {latency}: neither {BUILT_IN} nor a file")
+    text = _read(path, f"--latency-model {latency}: neither {BUILT_IN} nor {PRODUCTS} nor a file")
     if text.lstrip().startswith("["):
         shape = read_shape(model or "qwen3-8b")
         layer = _fit_table(text, path)

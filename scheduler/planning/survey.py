@@ -7,14 +7,14 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from chunkmesh.cli.partition import stage_ranges
+from chunkmesh.cli.partition import Partition, stage_ranges
 from scheduler.pipeline_time import LinkTime
 from scheduler.planning.balanced_partition import LayerCosts, balanced_partition
 from scheduler.planning.cluster import Cluster, PromptLoad
 from scheduler.planning.cuts import ChunkSettings, Strategy, cut_prompts
 from scheduler.planning.latency_source import Subject
 from scheduler.planning.model_latency import ModelLatency
-from scheduler.planning.options import Partition, PlanOptions
+from scheduler.planning.options import PlanOptions
 from scheduler.planning.plan import Plan, make_plan
 
 

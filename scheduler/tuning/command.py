@@ -65,6 +65,7 @@ def _tune(client: GenerationClient, prompt_tokens: int, budget_s: float) -> Tune
         prompt_tokens=prompt_tokens,
         max_tokens=info.chunked_prefill_tokens,
         page_tokens=info.page_tokens,
+        context_tokens=model.context_length,
     )
     prompts = PromptRuns(client, prompt_tokens=prompt_tokens, vocab_size=model.vocab_size)
     tuner = Tuner(prompts.run, TuneBudget(budget_s=budget_s), _show_run)

@@ -1,5 +1,8 @@
 """`python -m tests.bench [NAME ...]`: measures on the demo model and prints Markdown tables.
 
+What the mesh itself costs is `python -m tests.bench scheduler overhead`: microbatches planned a
+second, and what each takes of each stage beside compute.
+
 Best on an idle machine: each table stands between two looks at what the machine itself gives.
 """
 
@@ -14,6 +17,7 @@ from chunkmesh.demo_model import ensure_demo_model
 from tests.bench import (
     against_transformers,
     chunk_strategies,
+    engine,
     machine,
     pipeline,
     simulated_ttft,
@@ -22,6 +26,7 @@ from tests.bench import (
 _BENCHES: dict[str, Callable[..., str]] = {
     "prefill": pipeline.prefill,
     "decode": pipeline.decode,
+    "scheduler": engine.planned,
     "overhead": pipeline.overhead,
     "transformers": against_transformers.compare,
     "simulated": simulated_ttft.compare,

@@ -175,6 +175,7 @@ def test_a_second_ctrl_c_does_not_wait_for_a_stubborn_child(
         (["--stages", "5"], "4 layers cannot be split over 5 stages"),
         (["--layers", "0-1,3-3"], "layers 2 missing"),
         (["--layers", "0-9"], "reach past a model of 4 layers"),
+        (["--layers", "0-1,2-3", "--partition", "auto"], "exclude each other"),
         (["stray"], "'stray' is not expected here"),
         (["--no-cache", "--redis-url", "redis://r"], "exclude each other"),
     ],

@@ -165,6 +165,8 @@ async def test_without_profiles_nothing_is_planned_with(
     assert ["its worker measured nothing"] * 2 == [fit.refused for fit in info.fits]
     assert not any(fit.HasField("terms") for fit in info.fits)
     assert "stage latency refused" not in {line["event"] for line in logs}
+    (replaced,) = [line for line in logs if line["event"] == "chunk strategy replaced"]
+    assert ("info", "fixed") == (replaced["log_level"], replaced["strategy"])
 
 
 async def status(running_mesh: Mesh, *flags: str) -> str:

@@ -93,6 +93,16 @@ def test_given_stages_and_chunk_settings_are_used(tmp_path: Path) -> None:
     assert _run(*words).exit_code == 0
 
 
+def test_dynamic_chunks_shrink_at_the_end_of_the_context() -> None:
+    """As in a mesh of that context; without the flag the model's own counts."""
+    prompt = ("--model", "smollm2-135m", "--tokens", "8191", "--page-size", "64")
+    words = (*prompt, "--chunked-prefill-size", "2048", "--strategy", "dynamic")
+    own, same = _json(*words), _json(*words, "--context-length", "8192")
+    longer = _json(*words, "--context-length", "16384")
+    assert own["plans"] == same["plans"]
+    assert own["plans"][0]["num_chunks"] > longer["plans"][0]["num_chunks"]
+
+
 def test_several_lengths_and_requests() -> None:
     """Each length has its plans; of prompts in a row the last waits for the others."""
     found = _json("--tokens", "4K,8192", "--num-requests", "3", *_QUICK)
@@ -171,6 +181,7 @@ def test_a_sweep_goes_over_stages_and_lengths(tmp_path: Path) -> None:
         (("--sweep", "stages=1..4", "--stages", "2"), "exclude each other"),
         (("--picture", "plan.pdf"), "must end in .png or .svg"),
         (("--dynamic-chunking-smooth-factor", "1.5"), "less than or equal to 1"),
+        (("--tokens", "4K", "--context-length", "4096"), "must be above the 4096 tokens"),
         (("--strategy", "clever"), "'clever' is not one of"),
         (("--sweep", "stages=50..60"), "36 layers cannot be split over 50 stages"),
     ],
