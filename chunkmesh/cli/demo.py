@@ -13,6 +13,7 @@ from rich.console import Console
 
 from chunkmesh.cli import demo_prompt
 from chunkmesh.cli.answer import follow
+from chunkmesh.cli.command_shape import Command
 from chunkmesh.cli.demo_folder import model_folder
 from chunkmesh.cli.demo_report import Run, links_text, run_table, timelines_text
 from chunkmesh.cli.exits import reported
@@ -36,7 +37,7 @@ class DemoFailed(ChunkMeshError):
 app = typer.Typer()
 
 
-@app.command()
+@app.command(cls=Command)
 def demo(
     *,
     model_path: Annotated[str, typer.Option(help="A Hugging Face model folder, or demo.")] = "demo",

@@ -10,6 +10,7 @@ import typer
 from google.protobuf.json_format import MessageToDict
 from rich.table import Table
 
+from chunkmesh.cli.command_shape import Command
 from chunkmesh.cli.exits import parse_server, reported
 from chunkmesh.cli.flags import Server
 from chunkmesh.cli.generation_client import GenerationClient
@@ -23,7 +24,7 @@ from chunkmesh.v1 import generation_pb2 as pb
 app = typer.Typer()
 
 
-@app.command()
+@app.command(cls=Command)
 def status(
     *,
     server: Server = "127.0.0.1:50051",

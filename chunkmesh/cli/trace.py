@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from chunkmesh.cli.chrome_trace import chrome_trace
+from chunkmesh.cli.command_shape import Command
 from chunkmesh.cli.exits import parse_server, reported
 from chunkmesh.cli.flags import Server
 from chunkmesh.cli.generation_client import GenerationClient
@@ -44,7 +45,7 @@ _BY_SUFFIX = {
 app = typer.Typer()
 
 
-@app.command()
+@app.command(cls=Command)
 def trace(
     *,
     server: Server = "127.0.0.1:50051",

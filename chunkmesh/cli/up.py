@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 
 from chunkmesh.cli import up_flags
+from chunkmesh.cli.command_shape import Command
 from chunkmesh.cli.demo_folder import model_folder
 from chunkmesh.cli.exits import EXIT_INTERRUPTED, reported
 from chunkmesh.cli.local_mesh import LocalMesh
@@ -26,7 +27,7 @@ _CHECK_S = 0.2
 app = typer.Typer()
 
 
-@app.command()
+@app.command(cls=Command)
 def up(
     scheduler_flags: up_flags.SchedulerFlags = None,
     *,

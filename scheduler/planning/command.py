@@ -6,6 +6,7 @@ from pathlib import Path
 
 import typer
 
+from chunkmesh.cli.command_shape import Command
 from chunkmesh.cli.exits import reported
 from chunkmesh.cli.output import output_console
 from chunkmesh.cli.partition import parse_ranges
@@ -30,7 +31,7 @@ _DEFAULT_STAGES = 4
 app = typer.Typer()
 
 
-@app.command()
+@app.command(cls=Command)
 def plan(
     *,
     model: flags.Model = None,

@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import json
-import tomllib
-from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 from typer.testing import CliRunner, Result
 
-from chunkmesh.cli.__main__ import SERVICE_COMMANDS, add_service_commands
 from scheduler.latency_file import LatencyFile, SavedStage
 from scheduler.planning.command import app
 
-_PYPROJECT = Path(__file__).parents[4] / "pyproject.toml"
 _QUICK = ("--strategy", "fixed", "--strategy", "optimal")
 
 
@@ -28,30 +23,6 @@ def _json(*words: str) -> Any:
     result = _run(*words, "--json")
     assert (result.exit_code, result.stderr) == (0, "")
     return json.loads(result.stdout)
-
-
-def _declared() -> list[EntryPoint]:
-    """Return the entry points that the package declares, installed or not."""
-    project = tomllib.loads(_PYPROJECT.read_text())["project"]
-    declared = project["entry-points"][SERVICE_COMMANDS]
-    return [EntryPoint(name, value, SERVICE_COMMANDS) for name, value in declared.items()]
-
-
-def test_the_command_is_found_by_its_entry_point() -> None:
-    """What the package declares must load, and become a command of `chunkmesh`."""
-    root = typer.Typer()
-    add_service_commands(root, _declared(), ["--help"])
-    root.command("other")(lambda: None)
-    shown = CliRunner().invoke(root, ["--help"])
-    assert all(f" {entry.name} " in shown.stdout for entry in _declared())
-
-
-@pytest.mark.parametrize(("word", "number"), [("status", 0), ("plan", 1)])
-def test_only_the_named_command_is_loaded(word: str, number: int) -> None:
-    """`chunkmesh status` must not wait for what only planning imports."""
-    root = typer.Typer()
-    add_service_commands(root, _declared(), [word, "--help"])
-    assert number == len(root.registered_groups)
 
 
 def test_all_strategies_side_by_side() -> None:
