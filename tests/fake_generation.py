@@ -128,8 +128,9 @@ class FakeGeneration(generation_pb2_grpc.GenerationServicer):
     async def Tokenize(
         self, request: pb.TokenizeRequest, _context: _Context
     ) -> pb.TokenizeResponse:
-        """Make a token of every word of a chat."""
-        words = " ".join(message.content for message in request.chat.messages).split()
+        """Make a token of every word of a text or a chat."""
+        said = [message.content for message in request.chat.messages]
+        words = " ".join([request.text, *said]).split()
         return pb.TokenizeResponse(input_ids=range(len(words)))
 
     async def GetServerInfo(
