@@ -7,7 +7,7 @@ import struct
 import sys
 from pathlib import Path
 
-from chunkmesh.errors import ConfigError
+from chunkmesh.errors import ConfigError, reason_of
 from chunkmesh.v1 import generation_pb2 as pb
 
 STANDARD_INPUT = Path("-")
@@ -23,10 +23,8 @@ def read_prompt(path: Path) -> str:
     """
     try:
         return sys.stdin.read() if path == STANDARD_INPUT else path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"cannot read {path}: {error.strerror or error}") from error
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"cannot read {path}: {error}") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"cannot read {path}: {reason_of(error)}") from error
 
 
 def read_input_ids(path: Path) -> bytes:

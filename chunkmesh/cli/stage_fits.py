@@ -8,7 +8,7 @@ from pathlib import Path
 
 from google.protobuf.json_format import MessageToDict
 
-from chunkmesh.errors import ChunkMeshError, ConfigError
+from chunkmesh.errors import ChunkMeshError, ConfigError, reason_of
 from chunkmesh.v1 import generation_pb2 as pb
 
 
@@ -55,7 +55,7 @@ def write_latency_model(
     try:
         path.write_text(json.dumps(fields, indent=2) + "\n", encoding="utf-8")
     except OSError as error:
-        raise ConfigError(f"--save-latency-model {path}: {error}") from error
+        raise ConfigError(f"--save-latency-model {path}: {reason_of(error)}") from error
 
 
 def _stage(fit: pb.StageFit) -> dict[str, float]:

@@ -17,7 +17,7 @@ from chunkmesh.cli.generation_client import GenerationClient
 from chunkmesh.cli.output import output_console
 from chunkmesh.cli.pipeline_trace import PipelineTrace
 from chunkmesh.cli.trace_text import trace_text
-from chunkmesh.errors import ChunkMeshError, ConfigError
+from chunkmesh.errors import ChunkMeshError, ConfigError, reason_of
 
 _MAX_WIDTH = 140
 
@@ -79,7 +79,7 @@ def trace(
         try:
             _write(PipelineTrace.of(told), kind, output)
         except OSError as error:
-            raise ConfigError(f"--output {output}: {error.strerror or error}") from error
+            raise ConfigError(f"--output {output}: {reason_of(error)}") from error
 
 
 def _format(wanted: TraceFormat | None, output: Path | None) -> TraceFormat:

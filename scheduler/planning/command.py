@@ -10,7 +10,7 @@ from chunkmesh.cli.command_shape import Command
 from chunkmesh.cli.exits import reported
 from chunkmesh.cli.output import output_console
 from chunkmesh.cli.partition import parse_ranges
-from chunkmesh.errors import ConfigError
+from chunkmesh.errors import ConfigError, reason_of
 from scheduler.planning import flags, gantt, report
 from scheduler.planning.cuts import ChunkSettings, Strategy
 from scheduler.planning.latency_source import BUILT_IN, find_subject
@@ -140,4 +140,4 @@ def _draw(made: Survey, path: Path, *, is_sweep: bool) -> None:
             is_one_length = len(made.options.prompt_tokens) == 1
             timeline_picture.save(panels, path, share_time=is_one_length)
     except OSError as error:
-        raise ConfigError(f"--picture {path}: {error.strerror}") from error
+        raise ConfigError(f"--picture {path}: {reason_of(error)}") from error

@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 from pydantic import TypeAdapter, ValidationError
 
-from chunkmesh.errors import ConfigError
+from chunkmesh.errors import ConfigError, reason_of
 from scheduler.latency_file import LatencyFile, parse_latency_file
 from scheduler.latency_fit import LatencyPoint, fit_latency
 from scheduler.latency_model import StageLatency, Work
@@ -155,4 +155,4 @@ def _read(path: Path, missing: str) -> str:
     except FileNotFoundError:
         raise ConfigError(missing) from None
     except (OSError, ValueError) as error:
-        raise ConfigError(f"cannot read {path}: {error}") from error
+        raise ConfigError(f"cannot read {path}: {reason_of(error)}") from error
