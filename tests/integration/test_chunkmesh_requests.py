@@ -380,6 +380,42 @@ def test_status_json_has_every_field(server: FakeGeneration) -> None:
     assert fields["workers"][0]["outbound"] == {"transport": "tcp", "rtt_us": 250}
 
 
+def test_status_json_tells_layers_and_numbers_as_users_write_them(server: FakeGeneration) -> None:
+    """Both ends included, as --layers has it; numbers of 64 bits are no texts."""
+    server.info.missing_layers.add(first=30, last=32)
+    fields = json.loads(_run("status", "--json", "--server", server.address).stdout)
+    assert [worker["layers"] for worker in fields["workers"]] == ["0-14", "15-29"]
+    assert fields["missing_layers"] == ["30-31"]
+    assert (fields["epoch"], fields["workers"][0]["kv_capacity_tokens"]) == (3, 65536)
+    assert "stage_index" in fields["workers"][0]
+    assert "outbound" not in fields["workers"][1]
+
+
+@pytest.mark.parametrize("more", [[], ["--json"]])
+def test_status_of_a_mesh_that_is_not_ready_ends_with_1(
+    server: FakeGeneration, more: list[str]
+) -> None:
+    """Scripts can wait for a mesh without reading what is printed, which is all there."""
+    server.info = pb.GetServerInfoResponse(ready=False, reason="layers 15-29 have no worker")
+    result = _run("status", "--server", server.address, *more)
+    assert (result.exit_code, result.stderr) == (1, "")
+    assert "layers 15-29 have no worker" in result.stdout
+
+
+def test_status_says_what_it_saved(server: FakeGeneration, tmp_path: Path) -> None:
+    """On standard error, for standard output may be JSON; what cannot be saved is named."""
+    server.info.fits.add(layers=common_pb2.LayerRange(first=0, last=30))
+    path = tmp_path / "latency.json"
+    words = ("status", "--json", "--server", server.address, "--save-latency-model")
+    result = _run(*words, str(path))
+    assert (result.exit_code, result.stderr) == (0, f"{path}: latencies of 1 stage\n")
+    assert json.loads(path.read_text())["stages"][0]["last_layer"] == 29
+    nowhere = tmp_path / "no" / "latency.json"
+    result = _run(*words, str(nowhere))
+    expected = f"chunkmesh: --save-latency-model {nowhere}: No such file or directory\n"
+    assert (result.exit_code, result.stderr) == (2, expected)
+
+
 def test_version() -> None:
     """--version prints the version alone."""
     assert _run("--version").stdout == f"{__version__}\n"
