@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
 from chunkmesh.v1 import common_pb2
@@ -11,15 +10,16 @@ from chunkmesh.v1 import common_pb2
 def fields_of(message: Message) -> dict[str, object]:
     """Return all fields but those that can be absent and are. Bytes become hexadecimal digits.
 
-    A range of layers becomes a text with both ends included, such as 0-14. Maps are not known.
+    A range of layers becomes a text with both ends included, such as 0-14. Maps and enums are not
+    known.
     """
     fields: dict[str, object] = {}
     for field in message.DESCRIPTOR.fields:
         value = getattr(message, field.name)
         if field.is_repeated:
-            fields[field.name] = [_plain(field, each) for each in value]
+            fields[field.name] = [_plain(each) for each in value]
         elif not field.has_presence or message.HasField(field.name):
-            fields[field.name] = _plain(field, value)
+            fields[field.name] = _plain(value)
     return fields
 
 
@@ -28,11 +28,9 @@ def layers_text(layers: common_pb2.LayerRange) -> str:
     return f"{layers.first}-{layers.last - 1}"
 
 
-def _plain(field: FieldDescriptor, value: object) -> object:
+def _plain(value: object) -> object:
     if isinstance(value, common_pb2.LayerRange):
         return layers_text(value)
     if isinstance(value, Message):
         return fields_of(value)
-    if field.enum_type is not None:
-        return field.enum_type.values_by_number[value].name
     return value.hex() if isinstance(value, bytes) else value

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from importlib import resources
 from pathlib import Path
 from typing import TypeAlias
@@ -121,7 +122,14 @@ def _of_file(model: str | None, file: LatencyFile) -> Subject:
             f"--latency-model has {latency.num_layers} layers,"
             f" but --model {model} has {shape.num_layers}"
         )
-    return Subject(name=shape.name if shape else file.model, shape=shape, latency=latency)
+    name = shape.name if shape else _short(file.model)
+    return Subject(name=name, shape=shape, latency=latency)
+
+
+def _short(model: str) -> str:
+    """Cut a fingerprint to what people tell apart; names stay."""
+    is_fingerprint = re.fullmatch("[0-9a-f]{64}", model) is not None
+    return f"model {model[:12]}" if is_fingerprint else model
 
 
 def _fit_table(text: str, path: Path) -> StageLatency:

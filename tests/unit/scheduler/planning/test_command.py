@@ -21,7 +21,7 @@ def _run(*words: str) -> Result:
 
 def _json(*words: str) -> Any:
     result = _run(*words, "--json")
-    assert (result.exit_code, result.stderr) == (0, "")
+    assert result.exit_code == 0, result.stderr
     return json.loads(result.stdout)
 
 
@@ -62,6 +62,16 @@ def test_given_stages_and_chunk_settings_are_used(tmp_path: Path) -> None:
     assert found["plans"][0]["link_bytes"] is None
     assert found["communication"] == []
     assert _run(*words).exit_code == 0
+
+
+def test_a_model_without_a_name_is_told_in_short(tmp_path: Path) -> None:
+    """`chunkmesh status --save-latency-model` knows weights only by 64 digits."""
+    stage = SavedStage(first_layer=0, last_layer=7, ms_per_token=0.1, ms_per_pair=1e-6)
+    path = tmp_path / "latency.json"
+    file = LatencyFile(model="0123456789abcdef" * 4, device="x", stages=(stage,))
+    path.write_text(file.to_json())
+    found = _json("--latency-model", str(path), "--stages", "2", "--tokens", "4K", *_QUICK)
+    assert found["model"]["name"] == "model 0123456789ab"
 
 
 def test_several_lengths_and_requests() -> None:
@@ -112,7 +122,8 @@ def test_pictures_are_written(tmp_path: Path) -> None:
     """Chunks over stages, as PNG and as SVG."""
     for name, begin in (("plan.png", b"\x89PNG"), ("plan.svg", b"<?xml")):
         path = tmp_path / name
-        assert _run("--tokens", "8K,16K", "--picture", str(path), *_QUICK).exit_code == 0
+        result = _run("--tokens", "8K,16K", "--picture", str(path), *_QUICK)
+        assert (result.exit_code, result.stderr) == (0, f"{path}: 4 plans\n")
         assert path.read_bytes().startswith(begin)
 
 
@@ -125,7 +136,9 @@ def test_a_sweep_goes_over_stages_and_lengths(tmp_path: Path) -> None:
     assert cells == [(16, 4096), (16, 8192), (32, 4096), (32, 8192)]
     assert found["skipped_stages"] == [64]
     assert path.read_bytes().startswith(b"<?xml")
-    assert "left out: 64 stages" in _run(*words).stdout
+    shown = _run(*words)
+    assert "left out: 64 stages" in shown.stdout
+    assert shown.stderr.startswith("planned so far: stages=16, tokens=4K\n")
 
 
 @pytest.mark.parametrize(
@@ -140,6 +153,8 @@ def test_a_sweep_goes_over_stages_and_lengths(tmp_path: Path) -> None:
         (("--layers", "0-9,10-35", "--stages", "2"), "--stages and --layers exclude each other"),
         (("--layers", "0-9,10-35", "--partition", "auto"), "exclude each other"),
         (("--sweep", "stages=1..4", "--stages", "2"), "exclude each other"),
+        (("--sweep", "tokens=1K..4K", "--tokens", "2K"), "--tokens and --sweep tokens exclude"),
+        (("--lanes", "--json"), "exclude each other"),
         (("--picture", "plan.pdf"), "must end in .png or .svg"),
         (("--dynamic-chunking-smooth-factor", "1.5"), "less than or equal to 1"),
         (("--strategy", "clever"), "'clever' is not one of"),
