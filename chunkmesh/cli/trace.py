@@ -79,6 +79,8 @@ def trace(
         try:
             _write(PipelineTrace.of(told), kind, output)
         except OSError as error:
+            if output is None:  # standard output was closed, as by head
+                raise
             raise ConfigError(f"--output {output}: {reason_of(error)}") from error
 
 

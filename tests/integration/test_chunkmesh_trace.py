@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -149,3 +151,13 @@ def test_a_picture_without_matplotlib_names_the_remedy(
     result = _run(server, "--output", str(tmp_path / "t.png"))
     assert (result.exit_code, result.stdout) == (2, "")
     assert "chunkmesh[demo]" in result.stderr
+
+
+def test_a_reader_that_has_seen_enough_is_no_fault_of_a_file(server: FakeGeneration) -> None:
+    """`chunkmesh trace | head` closes the pipe early."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-u", "-m", "chunkmesh.cli", "trace", "--server", server.address]
+    done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, timeout=60, check=False)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (1, b"")
