@@ -64,5 +64,16 @@ SERVICE_NAMES: Mapping[str, frozenset[str]] = {
 }
 """Service -> its own fields."""
 
+VARIABLE_PREFIX = "CHUNKMESH_"
 VARIABLES = frozenset({"CHUNKMESH_CONFIG", "CHUNKMESH_HICACHE"})
 """Environment variables that are no field of a service."""
+
+
+def flag_of(name: str) -> str:
+    """Return the flag of a field."""
+    return "--" + name.replace("_", "-")
+
+
+def variable_of(name: str) -> str:
+    """Return the environment variable of a field."""
+    return VARIABLE_PREFIX + name.upper()

@@ -13,7 +13,7 @@ from pydantic import JsonValue
 
 from chunkmesh import __version__, grpc_client, side_door
 from chunkmesh.address import HostPort
-from chunkmesh.errors import ConfigError
+from chunkmesh.errors import ConfigError, reason_of
 from chunkmesh.grpc_server import GrpcServer
 from chunkmesh.side_door import Readiness
 from chunkmesh.v1 import generation_pb2_grpc, stage_pb2_grpc
@@ -180,7 +180,7 @@ def _latency_file(path: Path | None, num_layers: int) -> LatencyFile | None:
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{name}: {error}") from error
+        raise ConfigError(f"{name}: {reason_of(error)}") from error
     file = parse_latency_file(text, name=name)
     check_covers(file, num_layers, name=name)
     return file

@@ -37,7 +37,7 @@ class SchedulerSettings(Settings):
     http_port: Port = 50080
     """Port of the HTTP side door."""
     hicache_url: Address | None = None
-    """HOST:PORT of hicache-server; without it nothing is cached."""
+    """HOST:PORT of hicache-server, without http://; without this flag nothing is cached."""
     page_size: Annotated[int, Field(ge=1, le=1024)] = 64
     """Tokens a KV page holds."""
     chunked_prefill_size: Annotated[int, Field(ge=1, le=1 << 20)] = 256

@@ -7,10 +7,12 @@ threads at once; forming links is a task of its own, so that a slow peer blocks 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any
 
+import grpc
 import structlog
 
 from chunkmesh.errors import LinkError
@@ -78,19 +80,24 @@ class Session:
             self._set_epoch(None)
         self.say(pb.AttachRequest(fault=pb.Fault(epoch=epoch, reason=reason)))
 
-    async def run(self, stub: stage_pb2_grpc.StageControlAsyncStub) -> None:
-        """Serve one stream until it ends.
+    async def run(
+        self, stub: stage_pb2_grpc.StageControlAsyncStub, on_connected: Callable[[], None]
+    ) -> None:
+        """Serve one stream until it ends; on_connected hears that it stands.
 
         Raises:
             grpc.aio.AioRpcError: the scheduler is gone or refuses this worker.
         """
         self.say(self._hello())
         heart = self._spawn(self._beat())
+        call = stub.Attach(self._messages())
+        connecting = self._spawn(_hear_connected(call, on_connected))
         try:
-            async for response in stub.Attach(self._messages()):
+            async for response in call:
                 await self._obey(response)
         finally:
             heart.cancel()
+            connecting.cancel()
             self._ended = True
             self._news.set()
             await self._leave_epoch()
@@ -232,3 +239,10 @@ class Session:
         if epoch != self._epoch:
             self._epoch = epoch
             self._on_ready(epoch is not None)
+
+
+async def _hear_connected(call: grpc.aio.Call, on_connected: Callable[[], None]) -> None:
+    """Tell when a stream stands; that it does not is told by reading from it."""
+    with contextlib.suppress(grpc.aio.AioRpcError):
+        await call.wait_for_connection()
+        on_connected()

@@ -40,11 +40,11 @@ class DtypeName(StrEnum):
 SchedulerFlags = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="[-- SCHEDULER-FLAGS]", help="After --, flags for the scheduler as they are."
+        metavar="-- SCHEDULER-FLAGS", help="After --, flags for the scheduler as they are."
     ),
 ]
 ModelPath = Annotated[str, typer.Option(help="A Hugging Face model folder, or demo.")]
-Stages = Annotated[int, typer.Option(min=1, help="Number of stages.")]
+Stages = Annotated[int | None, typer.Option(min=1, help="Number of stages. Default 2.")]
 Layers = Annotated[
     str | None, typer.Option(help="Layers of each stage, such as 0-9,10-29; instead of --stages.")
 ]

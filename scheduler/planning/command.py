@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
 import typer
 
+from chunkmesh.cli.command_shape import Command
 from chunkmesh.cli.exits import reported
 from chunkmesh.cli.output import output_console
 from chunkmesh.cli.partition import Partition, parse_ranges
-from chunkmesh.errors import ConfigError
+from chunkmesh.errors import ConfigError, reason_of
 from scheduler.planning import flags, gantt, report
 from scheduler.planning.cuts import ChunkSettings, Strategy
 from scheduler.planning.latency_source import BUILT_IN, find_subject
@@ -24,13 +27,16 @@ from scheduler.planning.options import (
 )
 from scheduler.planning.plan_json import as_json
 from scheduler.planning.survey import Survey, survey
+from scheduler.planning.token_text import short_count
 
 _DEFAULT_STAGES = 4
+_DEFAULT_TOKENS = "128K"
+_PROGRESS_PAUSE_S = 2.0
 
 app = typer.Typer()
 
 
-@app.command()
+@app.command(cls=Command)
 def plan(
     *,
     model: flags.Model = None,
@@ -42,7 +48,7 @@ def plan(
     link_latency_us: flags.LinkLatencyUs = 100.0,
     overhead_ms: flags.OverheadMs = 0.5,
     pp_async_batch_depth: flags.PpAsyncBatchDepth = 0,
-    tokens: flags.Tokens = "128K",
+    tokens: flags.Tokens = None,
     num_requests: flags.NumRequests = 1,
     page_size: flags.PageSize = 128,
     chunked_prefill_size: flags.ChunkedPrefillSize = 4096,
@@ -60,10 +66,14 @@ def plan(
     with reported():
         ranges = SweepRanges() if sweep is None else parse_sweep(sweep)
         _check_stages(stages, layers, partition, ranges)
+        if tokens is not None and ranges.prompt_tokens is not None:
+            raise ConfigError("--tokens and --sweep tokens exclude each other")
+        if lanes and json_output:
+            raise ConfigError("--lanes and --json exclude each other")
         if picture is not None:
             check_picture(picture)
         named = None if layers is None else parse_ranges(layers)
-        prompt_tokens = ranges.prompt_tokens or parse_tokens(tokens)
+        prompt_tokens = ranges.prompt_tokens or parse_tokens(tokens or _DEFAULT_TOKENS)
         _check_context(context_length, prompt_tokens)
         subject = find_subject(model, latency_model)
         options = PlanOptions(
@@ -85,7 +95,12 @@ def plan(
             strategies=tuple(name for name in Strategy if name in (strategy or Strategy)),
             element_bytes=element_bytes,
         )
-        made = survey(subject, options, simulate=sweep is None)
+        made = survey(
+            subject,
+            options,
+            simulate=sweep is None,
+            on_cell=None if sweep is None else _SweepProgress().show,
+        )
         if picture is not None:
             _draw(made, picture, is_sweep=sweep is not None)
         _show(made, is_sweep=sweep is not None, lanes=lanes, json_output=json_output)
@@ -115,6 +130,22 @@ def _check_context(context_length: int | None, prompt_tokens: Sequence[int]) -> 
             f"--context-length {context_length}: must be above the {longest} tokens of the longest"
             " prompt"
         )
+
+
+class _SweepProgress:
+    """Tells on standard error how far a sweep is, for it may take minutes."""
+
+    def __init__(self) -> None:
+        """Begin with the first one."""
+        self._due_s = 0.0
+
+    def show(self, num_stages: int, prompt_tokens: int) -> None:
+        """Tell what is done, if nothing was told lately."""
+        now_s = time.monotonic()
+        if now_s >= self._due_s:
+            self._due_s = now_s + _PROGRESS_PAUSE_S
+            tokens = short_count(prompt_tokens)
+            sys.stderr.write(f"planned so far: stages={num_stages}, tokens={tokens}\n")
 
 
 def _show(made: Survey, *, is_sweep: bool, lanes: bool, json_output: bool) -> None:
@@ -154,4 +185,6 @@ def _draw(made: Survey, path: Path, *, is_sweep: bool) -> None:
             is_one_length = len(made.options.prompt_tokens) == 1
             timeline_picture.save(panels, path, share_time=is_one_length)
     except OSError as error:
-        raise ConfigError(f"--picture {path}: {error.strerror}") from error
+        raise ConfigError(f"--picture {path}: {reason_of(error)}") from error
+    noun = "plan" if len(made.plans) == 1 else "plans"
+    sys.stderr.write(f"{path}: {len(made.plans)} {noun}\n")

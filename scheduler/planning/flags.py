@@ -62,9 +62,10 @@ PpAsyncBatchDepth = Annotated[
     ),
 ]
 Tokens = Annotated[
-    str,
+    str | None,
     typer.Option(
-        metavar="N,N,..", help="Prompt lengths. 128K is 131072, 1M is 1048576: K is 1024."
+        metavar="N,N,..",
+        help="Prompt lengths. 128K is 131072, 1M is 1048576: K is 1024. Default 128K.",
     ),
 ]
 NumRequests = Annotated[

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from importlib import resources
 from pathlib import Path
 from typing import TypeAlias
 
 from pydantic import TypeAdapter, ValidationError
 
-from chunkmesh.errors import ConfigError
+from chunkmesh.errors import ConfigError, reason_of
 from scheduler.latency_file import LatencyFile, parse_latency_file
 from scheduler.latency_fit import LatencyPoint, fit_latency
 from scheduler.latency_model import StageLatency, Work
@@ -129,7 +130,14 @@ def _of_file(model: str | None, file: LatencyFile) -> Subject:
             f"--latency-model has {latency.num_layers} layers,"
             f" but --model {model} has {shape.num_layers}"
         )
-    return Subject(name=shape.name if shape else file.model, shape=shape, latency=latency)
+    name = shape.name if shape else _short(file.model)
+    return Subject(name=name, shape=shape, latency=latency)
+
+
+def _short(model: str) -> str:
+    """Cut a fingerprint to what people tell apart; names stay."""
+    is_fingerprint = re.fullmatch("[0-9a-f]{64}", model) is not None
+    return f"model {model[:12]}" if is_fingerprint else model
 
 
 def _fit_table(text: str, path: Path) -> StageLatency:
@@ -163,4 +171,4 @@ def _read(path: Path, missing: str) -> str:
     except FileNotFoundError:
         raise ConfigError(missing) from None
     except (OSError, ValueError) as error:
-        raise ConfigError(f"cannot read {path}: {error}") from error
+        raise ConfigError(f"cannot read {path}: {reason_of(error)}") from error

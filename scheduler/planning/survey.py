@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
@@ -43,8 +43,16 @@ class Survey:
             yield self.plans[first : first + size]
 
 
-def survey(subject: Subject, options: PlanOptions, *, simulate: bool = True) -> Survey:
+def survey(
+    subject: Subject,
+    options: PlanOptions,
+    *,
+    simulate: bool = True,
+    on_cell: Callable[[int, int], None] | None = None,
+) -> Survey:
     """Make all plans; simulate those that are not too large for it, if asked to.
+
+    on_cell hears of each number of stages and prompt length that is done.
 
     Raises:
         ConfigError: layers cannot be split so, or chunks would be too many to plan.
@@ -53,12 +61,15 @@ def survey(subject: Subject, options: PlanOptions, *, simulate: bool = True) -> 
     num_stages = options.num_stages
     if len(num_stages) > 1:
         num_stages = tuple(count for count in num_stages if count <= latency.num_layers)
-    plans = [
-        make_plan(strategy, cluster, load, options.chunks, simulate=simulate)
-        for count in num_stages or options.num_stages[:1]
-        for cluster, load in _cells(subject, options, latency, count)
-        for strategy in options.strategies
-    ]
+    plans = []
+    for count in num_stages or options.num_stages[:1]:
+        for cluster, load in _cells(subject, options, latency, count):
+            plans += [
+                make_plan(strategy, cluster, load, options.chunks, simulate=simulate)
+                for strategy in options.strategies
+            ]
+            if on_cell is not None:
+                on_cell(count, load.prompt_tokens)
     return Survey(
         subject=subject,
         options=options,

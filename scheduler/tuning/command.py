@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from chunkmesh.cli.command_shape import Command
 from chunkmesh.cli.exits import parse_server, reported
 from chunkmesh.cli.flags import Server
 from chunkmesh.cli.generation_client import GenerationClient
@@ -27,7 +28,7 @@ from scheduler.tuning.tuner import TuneBudget, Tuner
 app = typer.Typer()
 
 
-@app.command()
+@app.command(cls=Command)
 def tune(
     *,
     server: Server = "127.0.0.1:50051",

@@ -178,6 +178,18 @@ def test_a_second_ctrl_c_does_not_wait_for_a_stubborn_child(
         (["--layers", "0-1,2-3", "--partition", "auto"], "exclude each other"),
         (["stray"], "'stray' is not expected here"),
         (["--no-cache", "--redis-url", "redis://r"], "exclude each other"),
+        (["--no-cache", "--hicache-port", "7"], "exclude each other"),
+        (["--layers", "0-1,2-3", "--stages", "2"], "--stages and --layers exclude each other"),
+        (["--redis-url", "cache.local:6379"], "redis://, rediss://, unix://"),
+        (["--max-total-tokens", "63"], "at least one page of 64 tokens"),
+        (["--page-size", "16", "--max-total-tokens", "15"], "at least one page of 16 tokens"),
+        (["--max-running-requests", "8"], "up ... -- --max-running-requests ..."),
+        (["--profile", "off"], "set CHUNKMESH_PROFILE"),
+        (["--block-size", "8"], "up has --page-size for that"),
+        (["--", "--port", "777"], "give --port before --"),
+        (["--", "--block-size=8"], "give --page-size before --"),
+        (["--", "--max-runing-requests", "8"], "did you mean --max-running-requests?"),
+        (["--", "--print-config"], "the scheduler would end"),
     ],
 )
 def test_settings_that_cannot_be_are_refused_at_once(
