@@ -329,6 +329,7 @@ def test_prefill_shows_a_bar_on_a_terminal_only(server: FakeGeneration) -> None:
     os.close(primary)
     assert b"64/100 tokens" in drawn
     assert b"chunk 1/2" in drawn
+    assert b"so far" in drawn
     assert server.requests[0].return_progress
 
 
