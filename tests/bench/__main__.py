@@ -11,12 +11,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 from chunkmesh.demo_model import ensure_demo_model
-from tests.bench import against_transformers, machine, pipeline
+from tests.bench import against_transformers, cached_ttft, machine, pipeline
 
 _BENCHES: dict[str, Callable[..., str]] = {
     "prefill": pipeline.prefill,
     "decode": pipeline.decode,
     "overhead": pipeline.overhead,
+    "cached_ttft": cached_ttft.cached_ttft,
     "transformers": against_transformers.compare,
 }
 
