@@ -58,6 +58,8 @@ class Session:
         self._links: Links | None = None
         self._forming: asyncio.Task[None] | None = None
         self._connect = asyncio.Event()
+        self._load_timers: dict[int, asyncio.TimerHandle] = {}
+        """Of loads with a time limit that is not over, by id; they may have ended."""
         self._outbox: deque[pb.AttachRequest] = deque()
         self._news = asyncio.Event()
         self._last_seq_no: int | None = None
@@ -150,7 +152,7 @@ class Session:
                 )
             case "release":
                 self._compute.put(ForgetRow(row=response.release.row))
-            case "load" | "commit_load" | "cancel_load" | "store" as kind:
+            case "load" | "end_load" | "commit_load" | "cancel_load" | "store" as kind:
                 self._obey_cache(kind, response)
             case "join":
                 await self._join(response.join)
@@ -163,7 +165,9 @@ class Session:
         """Carry out an order that concerns cached pages; only the copy to pages is in turn."""
         match kind:
             case "load":
-                self._page_io.load(response.load.load_id, tuple(response.load.digests))
+                self._load(response.load)
+            case "end_load":
+                self._page_io.end(response.end_load.load_id)
             case "commit_load":
                 commit = response.commit_load
                 page_ids = tuple(commit.page_ids)
@@ -173,6 +177,19 @@ class Session:
             case _:
                 store = response.store
                 self._page_io.store(store.store_id, codec.store_pages_from(store))
+
+    def _load(self, load: pb.Load) -> None:
+        """Begin a load, and see to its end if it has a time limit."""
+        self._page_io.load(load.load_id, tuple(load.digests))
+        if load.timeout_ms:
+            loop = asyncio.get_running_loop()
+            timer = loop.call_later(load.timeout_ms / 1000, self._end_load, load.load_id)
+            self._load_timers[load.load_id] = timer
+
+    def _end_load(self, load_id: int) -> None:
+        """End a load whose time is over."""
+        del self._load_timers[load_id]
+        self._page_io.end(load_id)
 
     async def _join(self, join: pb.Join) -> None:
         """Leave the old epoch and begin to form the new one."""
@@ -226,6 +243,9 @@ class Session:
     async def _leave_epoch(self) -> None:
         """Close the links of the epoch, if there is one."""
         self._set_epoch(None)
+        for timer in self._load_timers.values():  # ids come again in the next epoch
+            timer.cancel()
+        self._load_timers.clear()
         if self._forming is not None:
             self._forming.cancel()
             await asyncio.gather(self._forming, return_exceptions=True)

@@ -75,6 +75,7 @@ def summary(info: pb.GetServerInfoResponse) -> str:
         f"pages     {used} of {info.num_pages} in use, {info.page_tokens} tokens each",
         f"chunks    {info.chunk_strategy}, {info.chunked_prefill_tokens} tokens",
         f"cache     {info.cache_fault or 'ok'}",
+        f"hits      {hits_text(info.cache)}",
     ]
     if info.chunk_strategy_reason:
         lines[4] += f" ({info.chunk_strategy_reason})"
@@ -82,6 +83,16 @@ def summary(info: pb.GetServerInfoResponse) -> str:
         missing = ", ".join(map(layers_text, info.missing_layers))
         lines.insert(1, f"missing   layers {missing}")
     return "\n".join(lines)
+
+
+def hits_text(cache: pb.CacheInfo) -> str:
+    """Return what prompts did not have to compute, by tier, and how fast stages load."""
+    tiers = (
+        f"{cache.device_hit_tokens} tokens on devices (now {cache.num_cached_pages} pages), "
+        f"{cache.host_hit_tokens} in host memory, {cache.redis_hit_tokens} in Redis"
+    )
+    speeds = ", ".join(f"{each / 1e6:.0f}" for each in cache.load_bytes_per_s if each)
+    return f"{tiers}; loads at {speeds} MB/s" if speeds else tiers
 
 
 def worker_table(info: pb.GetServerInfoResponse) -> Table:

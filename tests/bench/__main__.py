@@ -16,6 +16,7 @@ from pathlib import Path
 from chunkmesh.demo_model import ensure_demo_model
 from tests.bench import (
     against_transformers,
+    cached_ttft,
     chunk_strategies,
     engine,
     machine,
@@ -28,6 +29,7 @@ _BENCHES: dict[str, Callable[..., str]] = {
     "decode": pipeline.decode,
     "scheduler": engine.planned,
     "overhead": pipeline.overhead,
+    "cached_ttft": cached_ttft.cached_ttft,
     "transformers": against_transformers.compare,
     "simulated": simulated_ttft.compare,
     "strategies": chunk_strategies.compare,
