@@ -10,6 +10,7 @@ import asyncio
 import time
 
 import structlog
+from prometheus_client import Counter
 
 from chunkmesh.errors import CacheFault
 from chunkmesh.kv_servers import ServerInfo
@@ -25,6 +26,8 @@ RESCAN_S = 3600.0
 """Pages also expire or are evicted by Redis itself; a scan this often finds out."""
 NOT_ASKED = "not asked yet"
 _UNLINK_PAGES = 500
+
+_FAULTS = Counter("chunkmesh_redis_faults", "Times that Redis did not answer hicache-server.")
 
 _log = structlog.get_logger(__name__)
 
@@ -98,6 +101,7 @@ class RedisWatcher:
             self._rebuild_wanted.set()
 
     def _failed(self, error: CacheFault) -> None:
+        _FAULTS.inc()
         if self.fault in {None, NOT_ASKED}:
             _log.warning("redis does not answer", error=str(error))
             self._feed.redis_down(str(error))

@@ -34,6 +34,11 @@ something, and a long one still reads in large pieces."""
 _NOT_STORED = Counter(
     "chunkmesh_pages_not_stored", "Full pages that were to be stored and were not.", ["reason"]
 )
+_NOT_LOADED = Counter(
+    "chunkmesh_pages_not_loaded",
+    "Cached pages that were to be loaded and were not, by what ended their load.",
+    ["reason"],
+)
 _DROPPED_PAGES = _NOT_STORED.labels(reason="no room")
 """For lack of room in the queue."""
 _REFUSED_PAGES = _NOT_STORED.labels(reason="redis")
@@ -182,7 +187,7 @@ class PageIO:
         with self._changed:
             job = self._running.get(load_id)
             if job is not None:
-                self._end(job, ())
+                self._end(job, (), "late")
 
     def take(self, load_id: int) -> Bytes | None:
         """Return a load's pages [pages, layers, layer_bytes], now the caller's; forget the load.
@@ -250,6 +255,7 @@ class PageIO:
     def _run_load(self, job: _Load, store: PageStore | None) -> None:
         room = job.staged.pages
         bad: tuple[bytes, ...] = ()
+        reason = "no room"
         for group in _growing_groups(len(room), room[0].nbytes if len(room) else 1):
             if not self._staging.wants(job.staged):
                 return
@@ -261,16 +267,19 @@ class PageIO:
                 digest for digest, read in zip(digests, reads, strict=False) if read != "ok"
             )
             if num_good < len(digests):
+                reason = reads[num_good] if reads else "redis"
                 break
         with self._changed:
-            self._end(job, bad)
+            self._end(job, bad, reason)
 
-    def _end(self, job: _Load, bad_digests: tuple[bytes, ...]) -> None:
+    def _end(self, job: _Load, bad_digests: tuple[bytes, ...], reason: str) -> None:
         """Report a load with the pages that were read, unless it was reported or forgotten."""
         if not self._staging.finish(job.staged):
             return
         self._running.pop(job.staged.load_id, None)
         num_pages = job.staged.num_pages or 0
+        if num_pages < len(job.digests):
+            _NOT_LOADED.labels(reason=reason).inc(len(job.digests) - num_pages)
         self._report(
             LoadResult(
                 load_id=job.staged.load_id,
