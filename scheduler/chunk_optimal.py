@@ -10,6 +10,7 @@ from scheduler.chunk_reach import ChunkReach
 from scheduler.latency_model import PipelineLatency
 from scheduler.pipeline_time import NO_LINK, LinkTime
 from scheduler.prompt_cuts import cut_from_the_end, even_out
+from scheduler.sized_search import SizedSearch
 from scheduler.slot_search import SlotPlan, SlotSearch
 
 _LEAST_ALIGNMENT_TOKENS = 64
@@ -28,14 +29,24 @@ class OptimalChunks:
     """Longest chunk, for those who wait between; one of a single aligned cell is always allowed."""
     link: LinkTime = NO_LINK
     reach: ChunkReach = dataclasses.field(init=False, repr=False, compare=False)
-    """Which borders there can be; aligned as coarsely as the largest chunk allows."""
+    """Which borders there can be; aligned as coarsely as the largest chunk allows.
+
+    Of no size in particular: a chunk may take less than it says, and never more.
+    """
 
     def __post_init__(self) -> None:
         largest = math.inf if self.max_chunk_tokens is None else self.max_chunk_tokens
         wanted = (math.lcm(self.page_tokens, _LEAST_ALIGNMENT_TOKENS), self.page_tokens, 1)
         align = next(tokens for tokens in wanted if tokens <= largest)
-        reach = ChunkReach(self.latency, align_tokens=align, max_chunk_tokens=self.max_chunk_tokens)
+        reach = ChunkReach(
+            self.latency.at_any_size(), align_tokens=align, max_chunk_tokens=self.max_chunk_tokens
+        )
         object.__setattr__(self, "reach", reach)
+
+    @property
+    def has_sizes(self) -> bool:
+        """Whether the size of a chunk makes a difference beside its time."""
+        return any(stage.size_ratios for stage in self.latency.stages)
 
     def cut(self, start: int, end: int) -> Sequence[int]:
         """Return the ends of the chunks of [start, end)."""
@@ -43,10 +54,16 @@ class OptimalChunks:
 
     def cut_all(self, ranges: Sequence[tuple[int, int]]) -> SlotPlan:
         """Cut what is left of several prompts, at least one, none empty, to one common slot."""
-        search = SlotSearch(
-            latency=self.latency, reach=self.reach, ranges=tuple(ranges), link=self.link
-        )
-        return search.best(math.inf if self.max_chunk_ms is None else self.max_chunk_ms)
+        spans = tuple(ranges)
+        limit_ms = math.inf if self.max_chunk_ms is None else self.max_chunk_ms
+        plan = SlotSearch(
+            latency=self.latency.at_any_size(), reach=self.reach, ranges=spans, link=self.link
+        ).best(limit_ms)
+        if not self.has_sizes:
+            return plan
+        return SizedSearch(
+            latency=self.latency, reach=self.reach, ranges=spans, link=self.link
+        ).best(plan, limit_ms)
 
     def cut_to(self, start: int, end: int, slot_ms: float) -> Sequence[int]:
         """Return the ends of the fewest chunks of slot_ms at most, of about equal time."""

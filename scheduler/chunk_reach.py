@@ -36,6 +36,11 @@ class ChunkReach:
             for stage in self.rhythm
         )
 
+    def of_latency(self, latency: PipelineLatency) -> ChunkReach:
+        """Return the same borders for another latency."""
+        most = None if math.isinf(self.max_chunk_tokens) else int(self.max_chunk_tokens)
+        return ChunkReach(latency, align_tokens=self.align_tokens, max_chunk_tokens=most)
+
     @property
     def least_ms(self) -> float:
         """Time of a chunk of hardly anything."""

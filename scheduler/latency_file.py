@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from chunkmesh.errors import ConfigError
 from chunkmesh.layers import LayerRange
 from scheduler.latency_model import StageLatency
+from scheduler.size_ratios import SizeRatios
 
 _MAX_BYTES = 1 << 20
 _MAX_STAGES = 1024
@@ -39,6 +40,8 @@ class SavedStage(_Record):
     ms_per_row: Term = 0.0
     ms_per_row_token: Term = 0.0
     edge_ms: Term = 0.0
+    size_ratios: SizeRatios | None = None
+    """Left out if sizes make no difference."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -61,7 +64,7 @@ class SavedStage(_Record):
     @property
     def latency(self) -> StageLatency:
         """What they take."""
-        terms = self.model_dump(exclude={"first_layer", "last_layer"})
+        terms = {name: getattr(self, name) for name in StageLatency.__dataclass_fields__}
         return StageLatency(**terms)
 
 
@@ -90,7 +93,7 @@ class LatencyFile(_Record):
 
     def to_json(self) -> str:
         """Return the file's text."""
-        return self.model_dump_json(indent=2) + "\n"
+        return self.model_dump_json(indent=2, exclude_none=True) + "\n"
 
 
 def parse_latency_file(text: str, *, name: str) -> LatencyFile:

@@ -2,7 +2,8 @@
 
 Errors are relative, since a chunk of 10 ms counts as much as one of 1 s. Points far off the rest
 (a first call that compiled something) lose their weight, and points at the floor, where launching
-takes longer than computing, say nothing about what grows.
+takes longer than computing, say nothing about what grows. How sizes are off the terms is kept
+beside them where that makes points better predicted that the fit has not seen.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import numpy as np
 
 from scheduler.latency_model import TERMS, FloatArray, StageLatency, Work
 from scheduler.non_negative import solve_non_negative
+from scheduler.size_fit import fit_size_ratios
 
 _NUM_STEPS = 16
 _NUM_MILD_STEPS = 8
@@ -27,6 +29,8 @@ _FLOOR_MARGIN = 1.1
 """A point up to this ratio above the floor may stand on it."""
 _FLOOR_GAIN = 0.9
 """A floor is believed if it brings the error down to this ratio."""
+_SIZES_GAIN = 0.95
+"""Ratios of sizes are believed if they bring the mean error at unseen points down to this ratio."""
 _MAX_FLOORS = 10
 _CAPPED_ERROR = 0.5
 
@@ -78,7 +82,13 @@ def fit_latency(points: Sequence[LatencyPoint], gate: FitGate = DEFAULT_GATE) ->
     if refused:
         return LatencyFit(latency=None, median_error=math.inf, p90_error=math.inf, refused=refused)
     latency = fit_points(sound)
-    errors = np.concatenate([_unseen_errors(sound, set(works[i::4])) for i in range(4)])
+    splits = [_split(sound, set(works[i::4])) for i in range(4)]
+    fits = [fit_points(seen) for seen, _ in splits]
+    errors = _unseen_errors(fits, splits)
+    sized = [_with_sizes(fit, seen) for fit, (seen, _) in zip(fits, splits, strict=True)]
+    sized_errors = _unseen_errors(sized, splits)
+    if _mean_error(sized_errors) < _SIZES_GAIN * _mean_error(errors):
+        latency, errors = _with_sizes(latency, sound), sized_errors
     median, p90 = (float(np.quantile(errors, share)) for share in (0.5, 0.9))
     return LatencyFit(
         latency=latency,
@@ -104,14 +114,15 @@ def fit_points(points: Sequence[LatencyPoint]) -> StageLatency:
     return mixed(chosen.terms_K, floor_ms=chosen.floor_ms)
 
 
-def unmixed(work: Work) -> FloatArray:
+def unmixed(work: Work, ratio: float = 1.0) -> FloatArray:
     """Return features whose terms are all independent and >= 0.
 
     A prefix token costs at most what a token does, so what a token costs more is one term and what
-    both cost is another; in this order, so that without prefixes all is the token's.
+    both cost is another; in this order, so that without prefixes all is the token's. The ratio is
+    that of the work's size.
     """
-    fixed, prefix, tokens, *others = work.features
-    return np.array([fixed, tokens, prefix + tokens, *others])
+    fixed, prefix, tokens, pairs, *rows = work.features
+    return np.array([fixed, tokens * ratio, prefix + tokens * ratio, pairs * ratio, *rows])
 
 
 def mixed(terms_K: FloatArray, *, floor_ms: float) -> StageLatency:
@@ -132,6 +143,10 @@ def terms_of(latency: StageLatency) -> FloatArray:
     """Return the terms of unmixed features that mixed would make this latency of."""
     fixed_ms, both, tokens, *others = (getattr(latency, name) for name in TERMS)
     return np.array([fixed_ms, tokens - both, both, *others])
+
+
+_Split = tuple[list[LatencyPoint], list[LatencyPoint]]
+"""Points that a fit sees, and those that it does not."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -176,10 +191,29 @@ def _weights(error_N: FloatArray, is_left_out_N: np.ndarray, step: int) -> Float
     return np.where(error_N > _FAR_SCALES * scale, 0.0, 1.0)
 
 
-def _unseen_errors(points: Sequence[LatencyPoint], held_out: set[Work]) -> FloatArray:
-    """Return the errors at some works of the fit of all others."""
-    fit = fit_points([point for point in points if point.work not in held_out])
-    return relative_errors(fit, (point for point in points if point.work in held_out))
+def _with_sizes(latency: StageLatency, points: Sequence[LatencyPoint]) -> StageLatency:
+    """Return the fit of some points with how much sizes are off its terms."""
+    ratios = fit_size_ratios(
+        latency, [point.work for point in points], np.array([point.ms for point in points])
+    )
+    return dataclasses.replace(latency, size_ratios=ratios)
+
+
+def _split(points: Sequence[LatencyPoint], held_out: set[Work]) -> _Split:
+    """Return the points of all other works, and those of some."""
+    seen = [point for point in points if point.work not in held_out]
+    return seen, [point for point in points if point.work in held_out]
+
+
+def _unseen_errors(fits: Sequence[StageLatency], splits: Sequence[_Split]) -> FloatArray:
+    """Return the errors of fits at the points that each has not seen."""
+    pairs = zip(fits, splits, strict=True)
+    return np.concatenate([relative_errors(fit, unseen) for fit, (_, unseen) in pairs])
+
+
+def _mean_error(errors: FloatArray) -> float:
+    """Return the mean, in which points far off the rest count no more than others."""
+    return float(np.minimum(errors, _CAPPED_ERROR).mean())
 
 
 def _too_little(works: Sequence[Work], gate: FitGate) -> str | None:

@@ -16,6 +16,8 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
+from scheduler.size_ratios import SizeRatios
+
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 
@@ -82,6 +84,9 @@ class Work:
 class StageLatency:
     """edge + max(floor, fixed + what grows with the work). All terms finite and >= 0.
 
+    What the tokens and pairs of chunks take is multiplied with a ratio by the number of these
+    tokens.
+
     Source (the terms of a chunk): https://arxiv.org/abs/2102.07988
     """
 
@@ -101,12 +106,14 @@ class StageLatency:
     """For every token that a decode row looks at."""
     edge_ms: float = 0.0
     """Beside the layers, for each microbatch: embedding or head, sampling, the mesh's own time."""
+    size_ratios: SizeRatios | None = None
+    """What sizes make of ms_per_token and ms_per_pair; None if nothing."""
 
     def __post_init__(self) -> None:
-        for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
+        for name in ("floor_ms", *TERMS, "edge_ms"):
+            value = getattr(self, name)
             if not (math.isfinite(value) and value >= 0):
-                raise ValueError(f"{field.name} is {value}, must be finite and >= 0")
+                raise ValueError(f"{name} is {value}, must be finite and >= 0")
         if self.ms_per_prefix_token > self.ms_per_token:
             raise ValueError(
                 f"ms_per_prefix_token is {self.ms_per_prefix_token}, must be at most"
@@ -120,31 +127,57 @@ class StageLatency:
     def grows_ms(self, work: Work) -> float:
         """Return what this work adds to a microbatch that is above the floor."""
         return (
-            self.ms_per_prefix_token * work.prefix_tokens
-            + self.ms_per_token * work.new_tokens
-            + self.ms_per_pair * work.pairs
+            self.chunks_own_ms(work)
+            + self.ms_per_prefix_token * work.prefix_tokens
             + self.ms_per_row * work.num_rows
             + self.ms_per_row_token * work.row_tokens
         )
 
+    def chunks_own_ms(self, work: Work) -> float:
+        """Return what the tokens and pairs of its chunks take, with the ratio of their size."""
+        own_ms = self.ms_per_token * work.new_tokens + self.ms_per_pair * work.pairs
+        return own_ms * self.ratio_at(work.new_tokens)
+
+    def ratio_at(self, new_tokens: int) -> float:
+        """Return the ratio of a size."""
+        return self.size_ratios.at(new_tokens) if self.size_ratios else 1.0
+
     def chunk_ms(self, start: int, end: int) -> float:
         """Return the time of a microbatch that is the chunk [start, end) alone."""
-        grows = (
-            self.fixed_ms
-            + self.ms_per_prefix_token * start
-            + self.ms_per_token * (end - start)
-            + self.ms_per_pair * (end * end - start * start)
-        )
+        own_ms = self.ms_per_token * (end - start) + self.ms_per_pair * (end * end - start * start)
+        if self.size_ratios:
+            own_ms *= self.size_ratios.at(end - start)
+        grows = self.fixed_ms + self.ms_per_prefix_token * start + own_ms
         return self.edge_ms + max(self.floor_ms, grows)
 
     def chunks_ms(self, starts: FloatArray, ends: FloatArray) -> FloatArray:
         """Return the times of chunks, each a microbatch of its own; arrays of one shape."""
-        grows = (
-            self.fixed_ms
-            + self.ms_per_prefix_token * starts
-            + (ends - starts) * (self.ms_per_token + self.ms_per_pair * (ends + starts))
-        )
+        tokens = ends - starts
+        own_ms = tokens * (self.ms_per_token + self.ms_per_pair * (ends + starts))
+        if self.size_ratios:
+            own_ms = own_ms * self.size_ratios.of_sizes(tokens)
+        grows = self.fixed_ms + self.ms_per_prefix_token * starts + own_ms
         return self.edge_ms + np.maximum(self.floor_ms, grows)
+
+    def at_any_size(self) -> Self:
+        """Return what sizes have no say in, and no chunk takes longer than."""
+        return self._without_sizes(self.size_ratios.most if self.size_ratios else 1.0)
+
+    def as_if(self, tokens: int) -> Self:
+        """Return what sizes have no say in, and a chunk of so many tokens takes."""
+        return self._without_sizes(self.ratio_at(tokens))
+
+    def _without_sizes(self, ratio: float) -> Self:
+        """Return the stage with one ratio for all sizes."""
+        if self.size_ratios is None:
+            return self
+        return dataclasses.replace(
+            self,
+            ms_per_prefix_token=min(self.ms_per_prefix_token, self.ms_per_token * ratio),
+            ms_per_token=self.ms_per_token * ratio,
+            ms_per_pair=self.ms_per_pair * ratio,
+            size_ratios=None,
+        )
 
     def of_layers(self, num_layers: int) -> Self:
         """Return the stage of num_layers layers like the one that this describes."""
@@ -185,6 +218,14 @@ class PipelineLatency:
         times_ms = [stage.chunks_ms(starts, ends) for stage in self.rhythm()]
         return functools.reduce(np.maximum, times_ms)
 
+    def at_any_size(self) -> PipelineLatency:
+        """Return the pipeline of its stages at any size."""
+        return PipelineLatency(tuple(stage.at_any_size() for stage in self.stages))
+
+    def as_if(self, tokens: int) -> PipelineLatency:
+        """Return the pipeline of its stages as if all chunks were of a size."""
+        return PipelineLatency(tuple(stage.as_if(tokens) for stage in self.stages))
+
     def rhythm(self) -> tuple[StageLatency, ...]:
         """Return the stages that can be the slowest: none is at least as slow in every term."""
         kept: list[StageLatency] = []
@@ -195,8 +236,7 @@ class PipelineLatency:
 
 
 def _covers(slow: StageLatency, fast: StageLatency) -> bool:
-    """Say whether no term of fast is above that of slow."""
-    return all(
-        getattr(slow, field.name) >= getattr(fast, field.name)
-        for field in dataclasses.fields(StageLatency)
+    """Say whether no term of fast is above that of slow, and sizes mean the same to both."""
+    return slow.size_ratios == fast.size_ratios and all(
+        getattr(slow, name) >= getattr(fast, name) for name in ("floor_ms", *TERMS, "edge_ms")
     )

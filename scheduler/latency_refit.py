@@ -57,7 +57,7 @@ class LatencyRefit:
         self.num_outliers = 0
         self._floor_ms = first.floor_ms
         self._works = _range_of(max_chunk_tokens, max_prefix_tokens, max_rows)
-        rows_NK = np.array([unmixed(work) for work in self._works])
+        rows_NK = np.array([self._row(work) for work in self._works])
         grown_N = np.array([_grown_ms(first, work) for work in self._works])
         rows_NK = rows_NK[grown_N > 0] / grown_N[grown_N > 0, None]
         share = _FIRST_FIT_OBSERVATIONS / max(len(rows_NK), 1)
@@ -101,7 +101,7 @@ class LatencyRefit:
         At the floor nothing is known about it and the prediction counts, else those that noise
         lifts above the floor would have the only say.
         """
-        row_K, target = unmixed(work) / size_ms, grown_ms / size_ms
+        row_K, target = self._row(work) / size_ms, grown_ms / size_ms
         self._gram_KK = _KEPT * self._gram_KK + np.outer(row_K, row_K)
         self._moment_K = _KEPT * self._moment_K + row_K * target
         self._square = _KEPT * self._square + target * target
@@ -116,13 +116,21 @@ class LatencyRefit:
         gram_RR[:-1, :-1] += self._gram_KK
         moment_R[:-1] += self._moment_K
         terms_K = solve_non_negative(gram_RR, moment_R)[:-1]
-        fitted = mixed(terms_K, floor_ms=self._floor_ms).with_overhead(self.latency.edge_ms)
+        fitted = dataclasses.replace(
+            mixed(terms_K, floor_ms=self._floor_ms),
+            edge_ms=self.latency.edge_ms,
+            size_ratios=self.latency.size_ratios,
+        )
         if not self._error(fitted) < _MIN_GAIN * self._error(self.latency):
             fitted = dataclasses.replace(self.latency, floor_ms=self._floor_ms)
         if not self._differs(fitted):
             return None
         self.latency = fitted
         return fitted
+
+    def _row(self, work: Work) -> FloatArray:
+        """Return what the terms are multiplied with; ratios of sizes are those of the first fit."""
+        return unmixed(work, self.latency.ratio_at(work.new_tokens))
 
     def _is_outlier(self, work: Work, above_ms: float) -> bool:
         """Compare with the prediction; errors that stay widen what is taken as an error."""
@@ -175,4 +183,4 @@ def _range_of(max_chunk_tokens: int, max_prefix_tokens: int, max_rows: int) -> t
 
 def _grown_ms(latency: StageLatency, work: Work) -> float:
     """Return the time without edge and floor."""
-    return float(terms_of(latency) @ unmixed(work))
+    return float(terms_of(latency) @ unmixed(work, latency.ratio_at(work.new_tokens)))

@@ -37,7 +37,8 @@ NO_LINK = LinkTime()
 
 def chunk_times_ms(latency: PipelineLatency, starts: FloatArray, ends: FloatArray) -> FloatArray:
     """Return the times of chunks on each stage: [stages, chunks]."""
-    return np.stack([stage.chunks_ms(starts, ends) for stage in latency.stages])
+    times_ms = {stage: stage.chunks_ms(starts, ends) for stage in dict.fromkeys(latency.stages)}
+    return np.stack([times_ms[stage] for stage in latency.stages])
 
 
 def finish_times_ms(

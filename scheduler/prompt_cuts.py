@@ -28,6 +28,33 @@ def cut_from_the_end(reach: ChunkReach, span: Range, slot_ms: float) -> Ends:
     return tuple(ends)
 
 
+def cut_at_least(
+    reach: ChunkReach, span: Range, tokens: int, slot_ms: float, grading: float = 0.0
+) -> Ends:
+    """Return chunks of a slot and, from where it holds less, of so many tokens.
+
+    Args:
+        reach: which borders there can be.
+        span: not empty.
+        tokens: whole cells, at most what a chunk may have.
+        slot_ms: what the first chunks may take, and longer ones if they are graded.
+        grading: of the first chunks, from equal times at 0 to equal sizes at 1.
+    """
+    start, end = span
+    borders = [start]
+    while borders[-1] < end:
+        reached = reach.latest_end(borders[-1], slot_ms)
+        if reached < borders[-1] + tokens:
+            break
+        borders.append(min(reached, end))
+    first = tuple(borders[1:])
+    if grading and first:
+        shares = np.ones(len(first))
+        first = cut_in_shares(reach, (start, first[-1]), shares, grading) or first
+    border = (borders[-1] + tokens) // reach.align_tokens * reach.align_tokens
+    return (*first, *range(border, end, tokens), end)[: None if borders[-1] < end else len(first)]
+
+
 def even_out(reach: ChunkReach, span: Range, earliest: Ends) -> Ends:
     """Move earliest borders out towards equal times; no chunk is longer than the longest was."""
     start, end = span

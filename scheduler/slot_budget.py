@@ -72,14 +72,16 @@ class SlotBudget:
         parts: list[Part] = []
         left_ms = self._slot_ms - beside_ms
         left_tokens = self._max_tokens
+        is_as_planned = False
         for request in self._turns.order(candidates, self._slot_ms):
             is_full = len(parts) == most or left_tokens <= 0 or left_ms <= self._paid_ms
             if parts and is_full:
                 break
             prefill = request.prefill
             end = self._end(prefill, left_ms, left_tokens, is_first=not parts)
-            if end is None:
+            if end is None or (is_as_planned and end < prefill.end):
                 continue
+            is_as_planned = is_as_planned or self._is_as_planned(request, end)
             left_ms -= self._reach.grows_ms(prefill.next_start, end)
             left_tokens -= end - prefill.next_start
             parts.append(take_chunk(request, end))
@@ -200,6 +202,15 @@ class SlotBudget:
         if wanted is not None and wanted <= reached:
             return wanted
         return self._tidy_end(start, reached, min(end, furthest), end)
+
+    def _is_as_planned(self, request: Request, end: int) -> bool:
+        """Say whether a chunk is one of a plan whose chunks may be meant to be below the slot.
+
+        Where sizes make a difference they are, and another long prompt's would only delay it.
+        """
+        prefill = request.prefill
+        is_searched = self._strategy.has_sizes and request in self._searched
+        return is_searched and end == prefill.wanted_end() and end < prefill.end
 
     def _is_worth(self, start: int, reached: int, end: int, cap_ms: float) -> bool:
         """Say whether a chunk is in time, and the last one or no mere piece."""

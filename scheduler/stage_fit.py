@@ -18,6 +18,7 @@ from chunkmesh.layers import LayerRange
 from scheduler.latency_file import LatencyFile
 from scheduler.latency_fit import LatencyPoint, fit_latency, relative_errors
 from scheduler.latency_model import TERMS, PipelineLatency, StageLatency
+from scheduler.size_ratios import SizeRatios
 
 Source = Literal["profile", "file"]
 
@@ -89,7 +90,11 @@ def latency_of(file: LatencyFile, layers: LayerRange) -> StageLatency:
         name: sum(getattr(latency, name) * share for latency, share in shares)
         for name in ("floor_ms", *TERMS)
     }
-    return StageLatency(**terms, edge_ms=max(latency.edge_ms for latency, _ in shares))
+    return StageLatency(
+        **terms,
+        edge_ms=max(latency.edge_ms for latency, _ in shares),
+        size_ratios=SizeRatios.mean([(latency.size_ratios, share) for latency, share in shares]),
+    )
 
 
 def check_covers(file: LatencyFile, num_layers: int, *, name: str) -> None:

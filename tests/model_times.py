@@ -12,10 +12,19 @@ from scheduler.engine_config import EngineConfig
 from scheduler.events import Event, RouteFormed
 from scheduler.latency_model import PipelineLatency, StageLatency, Work
 from scheduler.simulator import Arrival, Simulation, Simulator
+from scheduler.size_ratios import SizeRatios
 from tests.layer_table import NUM_LAYERS, OVERHEAD_MS
 from tests.specs import make_spec
 
-H200_LAYER = StageLatency(floor_ms=0.6892, ms_per_token=6.3356e-4, ms_per_pair=1.33311e-8)
+H200_LAYER = StageLatency(
+    floor_ms=0.6892,
+    ms_per_token=6.3356e-4,
+    ms_per_pair=1.33311e-8,
+    size_ratios=SizeRatios(
+        tokens=(512, 1024, 2048, 4096, 8192, 16_384),
+        ratios=(0.967, 0.997, 1.002, 1.007, 1.022, 1.006),
+    ),
+)
 """Fit of the measured layer (layer_table.py)."""
 CONFIG = EngineConfig(
     page_tokens=128,

@@ -983,6 +983,7 @@ class LatencyTerms(_message.Message):
     MS_PER_ROW_FIELD_NUMBER: _builtins.int
     MS_PER_ROW_TOKEN_FIELD_NUMBER: _builtins.int
     EDGE_MS_FIELD_NUMBER: _builtins.int
+    SIZE_RATIOS_FIELD_NUMBER: _builtins.int
     floor_ms: _builtins.float
     """No microbatch takes less."""
     fixed_ms: _builtins.float
@@ -999,6 +1000,10 @@ class LatencyTerms(_message.Message):
     """For every token that a decode row looks at."""
     edge_ms: _builtins.float
     """Of each microbatch, beside the layers."""
+    @_builtins.property
+    def size_ratios(self) -> Global___SizeRatios:
+        """What ms_per_token and ms_per_pair are multiplied with; absent if sizes make no difference."""
+
     def __init__(
         self,
         *,
@@ -1010,14 +1015,47 @@ class LatencyTerms(_message.Message):
         ms_per_row: _builtins.float = ...,
         ms_per_row_token: _builtins.float = ...,
         edge_ms: _builtins.float = ...,
+        size_ratios: Global___SizeRatios | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["size_ratios", b"size_ratios"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["edge_ms", b"edge_ms", "fixed_ms", b"fixed_ms", "floor_ms", b"floor_ms", "ms_per_pair", b"ms_per_pair", "ms_per_prefix_token", b"ms_per_prefix_token", "ms_per_row", b"ms_per_row", "ms_per_row_token", b"ms_per_row_token", "ms_per_token", b"ms_per_token"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["edge_ms", b"edge_ms", "fixed_ms", b"fixed_ms", "floor_ms", b"floor_ms", "ms_per_pair", b"ms_per_pair", "ms_per_prefix_token", b"ms_per_prefix_token", "ms_per_row", b"ms_per_row", "ms_per_row_token", b"ms_per_row_token", "ms_per_token", b"ms_per_token", "size_ratios", b"size_ratios"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___LatencyTerms: _TypeAlias = LatencyTerms  # noqa: Y015
+
+@_typing.final
+class SizeRatios(_message.Message):
+    """How much longer than its terms say a microbatch's chunks take, by how many tokens they have
+    together: straight between the sizes; from half the least and twice the greatest on at least 1.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOKENS_FIELD_NUMBER: _builtins.int
+    RATIOS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def tokens(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Tokens, ascending."""
+
+    @_builtins.property
+    def ratios(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
+        """The ratio of each, near 1."""
+
+    def __init__(
+        self,
+        *,
+        tokens: _abc.Iterable[_builtins.int] | None = ...,
+        ratios: _abc.Iterable[_builtins.float] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ratios", b"ratios", "tokens", b"tokens"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SizeRatios: _TypeAlias = SizeRatios  # noqa: Y015
 
 @_typing.final
 class StageFit(_message.Message):

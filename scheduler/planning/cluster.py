@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 from typing import Self
 
 import numpy as np
 
 from chunkmesh.layers import LayerRange
+from scheduler.chunk_optimal import OptimalChunks
 from scheduler.latency_model import FloatArray, IntArray, PipelineLatency, StageLatency
 from scheduler.pipeline_time import LinkTime, chunk_times_ms, finish_times_ms
 from scheduler.planning.model_latency import ModelLatency
@@ -79,8 +81,9 @@ class Cluster:
         return max(1, self.num_stages + 1 + self.pp_async_batch_depth)
 
     def single_stage_ms(self, load: PromptLoad) -> float:
-        """Return the least that one stage with all layers takes: each prompt as one chunk."""
-        return load.num_requests * (self.single.chunk_ms(0, load.prompt_tokens) + self.head_ms)
+        """Return the least that one stage with all layers takes."""
+        least_ms = _least_ms(self.single, load.prompt_tokens)
+        return load.num_requests * (least_ms + self.head_ms)
 
     def times_ms(self, ends: Sequence[Ends]) -> tuple[FloatArray, FloatArray]:
         """Return when each chunk of prompts in a row ends, and how long it takes.
@@ -105,6 +108,13 @@ class Cluster:
         times_ms = chunk_times_ms(self.stages, starts, stops)
         times_ms[-1, closing] += self.head_ms
         return stops - starts, times_ms
+
+
+@functools.lru_cache(maxsize=256)
+def _least_ms(single: StageLatency, tokens: int) -> float:
+    """Return the least that a prompt takes on one stage: one chunk, or many if sizes are better."""
+    chunks = OptimalChunks(latency=PipelineLatency((single,)), page_tokens=1)
+    return chunks.cut_all([(0, tokens)]).finish_ms
 
 
 def closing_chunks(ends: Sequence[Ends]) -> IntArray:

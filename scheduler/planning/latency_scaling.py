@@ -72,4 +72,5 @@ class MeasuredLayer:
             ms_per_prefix_token=ms_per_parameter * target.unpacking_parameters,
             ms_per_token=ms_per_parameter * target.active_parameters,
             ms_per_pair=self.latency.ms_per_pair * target.pair_width / self.shape.pair_width,
+            size_ratios=self.latency.size_ratios,
         )

@@ -13,6 +13,7 @@ from typing import Self
 from chunkmesh.layers import LayerRange
 from scheduler.latency_file import LatencyFile
 from scheduler.latency_model import TERMS, PipelineLatency, StageLatency
+from scheduler.size_ratios import SizeRatios
 
 _SUMMED = ("floor_ms", *TERMS)
 """What a stage has once for each of its layers."""
@@ -90,7 +91,11 @@ class ModelLatency:
         terms = {name: sum(getattr(layer, name) for layer in held) for name in _SUMMED}
         if is_first:
             terms["ms_per_token"] += self.edges.embedding_ms_per_token
-        return StageLatency(**terms, edge_ms=self.edges.at(is_first=is_first, is_last=is_last))
+        return StageLatency(
+            **terms,
+            edge_ms=self.edges.at(is_first=is_first, is_last=is_last),
+            size_ratios=SizeRatios.mean([(layer.size_ratios, 1.0) for layer in held]),
+        )
 
     def pipeline(self, ranges: Sequence[LayerRange]) -> PipelineLatency:
         """Return what the stages of a partition take."""
@@ -103,4 +108,5 @@ class ModelLatency:
 
 def _share(stage: StageLatency, num_layers: int) -> StageLatency:
     """Return one of a stage's equal layers, without its edge."""
-    return StageLatency(**{name: getattr(stage, name) / num_layers for name in _SUMMED})
+    terms = {name: getattr(stage, name) / num_layers for name in _SUMMED}
+    return StageLatency(**terms, size_ratios=stage.size_ratios)

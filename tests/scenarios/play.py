@@ -12,6 +12,7 @@ import dataclasses
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -250,7 +251,9 @@ def _latency(num_stages: int, named: dict[str, str]) -> PipelineLatency | None:
         "pair": "ms_per_pair",
         "row": "ms_per_row",
     }
-    given = {terms[name]: float(text) for name, text in named.items() if name in terms}
+    given: dict[str, Any] = {
+        terms[name]: float(text) for name, text in named.items() if name in terms
+    }
     return PipelineLatency((StageLatency(**given),) * num_stages) if given else None
 
 

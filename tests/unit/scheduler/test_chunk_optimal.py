@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import time
 
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from scheduler.chunk_optimal import OptimalChunks
 from scheduler.latency_model import PipelineLatency, StageLatency
 from scheduler.pipeline_time import LinkTime
+from scheduler.size_ratios import SizeRatios
 from tests.chunk_plans import finish_ms, least_finish_ms, rivals, sizes
 from tests.layer_table import NUM_LAYERS, OVERHEAD_MS
 
@@ -104,6 +106,65 @@ def test_never_behind_fixed_or_dynamic(
     for name, ends in rivals(latency, start // 64 * 64, end, (64, 512, 1024, 4096, 16384), 64):
         own = [border for border in ends if border > start]
         assert plan.finish_ms <= finish_ms(latency, start, own) * (1 + 1e-3), name
+
+
+@st.composite
+def _sized_stages(draw: st.DrawFn) -> StageLatency:
+    """Draw a stage that is better at some sizes: by up to 10 %, of twice as long each."""
+    first = draw(st.sampled_from([64, 128, 500]))
+    ratios = draw(st.lists(st.floats(0.9, 1.1), min_size=2, max_size=6))
+    tokens = tuple(first << step for step in range(len(ratios)))
+    return dataclasses.replace(
+        draw(_stages()), size_ratios=SizeRatios(tokens=tokens, ratios=tuple(ratios))
+    )
+
+
+@settings(max_examples=60, deadline=None)
+@given(_sized_stages(), st.integers(1, 16), _STARTS, st.integers(1, 100_000))
+def test_never_behind_fixed_or_dynamic_where_sizes_differ(
+    stage: StageLatency, num_stages: int, start: int, tokens: int
+) -> None:
+    """The same with ratios of sizes, in particular behind no fixed size that they are known of.
+
+    Sizes between are searched only so far: of random curves one in 150 is behind some dynamic size
+    by more than 0.1 %, and none of some thousands by 2 %.
+    """
+    latency = PipelineLatency((stage,) * num_stages)
+    end = start + tokens
+    plan = OptimalChunks(latency=latency, page_tokens=64).cut_all([(start, end)])
+    assert pytest.approx(plan.finish_ms) == finish_ms(latency, start, plan.ends[0])
+    assert stage.size_ratios is not None
+    known = [max(round(size / 64), 1) * 64 for size in stage.size_ratios.tokens]
+    for name, ends in rivals(latency, start // 64 * 64, end, (*known, 4096, 16384), 64):
+        own = [border for border in ends if border > start]
+        is_known = name.startswith("fixed") and int(name.split()[1]) in known
+        slack = 1e-6 if is_known else 0.02
+        assert plan.finish_ms <= finish_ms(latency, start, own) * (1 + slack), name
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    _sized_stages(), st.integers(1, 16), _STARTS, st.integers(1, 40_000), st.integers(1, 5),
+    st.floats(0, 3),
+)  # fmt: skip
+def test_promises_hold_where_sizes_differ(
+    stage: StageLatency, num_stages: int, start: int, tokens: int, repeats: int, limit: float
+) -> None:
+    """Every token once, borders on pages, and no chunk longer than those that wait were told."""
+    latency = PipelineLatency((stage, *(stage.with_overhead(0.1),) * num_stages))
+    end = start + tokens
+    limit_ms = stage.at_any_size().chunk_ms(end - min(64, tokens), end) * (1.2 + limit)
+    strategy = OptimalChunks(
+        latency=latency, page_tokens=16, max_chunk_tokens=2048, max_chunk_ms=limit_ms + 0.1
+    )
+    plan = strategy.cut_all([(start, end)] * repeats)
+    for ends in plan.ends:
+        assert end == ends[-1]
+        assert 0 < min(sizes(start, ends)) <= max(sizes(start, ends)) <= 2048
+        assert all(border % 64 == 0 for border in ends[:-1])
+        times_ms = [latency.chunk_ms(*span) for span in itertools.pairwise((start, *ends))]
+        assert max(times_ms) <= plan.slot_ms * (1 + 1e-9)
+    assert plan.slot_ms <= (limit_ms + 0.1) * (1 + 1e-9)
 
 
 @pytest.mark.parametrize("tokens", [1000, 6000, 32_768, 131_072, 1_048_576])

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scheduler.engine_config import ChunkStrategyName
-from scheduler.latency_model import PipelineLatency, StageLatency
+from scheduler.latency_model import TERMS, PipelineLatency, StageLatency
 from scheduler.simulator import Simulation
 from tests.model_times import CONFIG, arrival, h200_pipeline, simulate, watch
 
@@ -142,6 +142,19 @@ def test_prompts_of_one_length_are_done_one_after_the_other(
     assert all(share < (index + 2.5) / 8 for index, share in enumerate(shares))
 
 
+def test_chunks_of_good_sizes_leave_nobody_waiting() -> None:
+    """They are meant to be below the slot, which is the longest chunk's: others do not fill it up.
+
+    Else the first of four prompts would end when more than half of all is done.
+    """
+    latency = h200_pipeline(4)
+    config = dataclasses.replace(CONFIG, chunk_strategy="optimal", chunked_prefill_tokens=16_384)
+    prompts = [arrival(f"r{i}", 131_072) for i in range(4)]
+    done = simulate(prompts, latency, config=config, known=latency)
+    shares = [request.ttft_s / done.end_s for request in done.requests]
+    assert [pytest.approx(share, abs=0.02) for share in (0.25, 0.5, 0.75, 1.0)] == shares
+
+
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_higher_priority_passes_in_prefill(strategy: ChunkStrategyName) -> None:
     """Also a longer one, that would wait by its length; the lower one goes on behind it."""
@@ -166,8 +179,8 @@ def test_a_wrong_model_is_put_right(factors: tuple[float, float]) -> None:
 
 def _times(stage: StageLatency, factor: float) -> StageLatency:
     """Return a stage whose every term is another."""
-    terms = dataclasses.asdict(stage)
-    return StageLatency(**{name: factor * value for name, value in terms.items()})
+    terms = {name: factor * getattr(stage, name) for name in ("floor_ms", *TERMS, "edge_ms")}
+    return dataclasses.replace(stage, **terms)
 
 
 @pytest.mark.parametrize("tokens", [300, 2000, 6000, 20_000, 131_072])

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from chunkmesh.errors import ConfigError
 from chunkmesh.layers import LayerRange
 from scheduler.latency_file import LatencyFile, SavedStage, parse_latency_file
 from scheduler.latency_model import StageLatency
+from scheduler.size_ratios import SizeRatios
 
 _LATENCY = StageLatency(
     floor_ms=5.0, fixed_ms=1.5, ms_per_token=0.01, ms_per_pair=1.31e-8, ms_per_row=0.1, edge_ms=0.75
@@ -29,6 +32,33 @@ def test_round_trip() -> None:
     assert _FILE == read
     assert _LATENCY == read.stages[0].latency
     assert LayerRange(first=15, last=30) == read.stages[1].layers
+
+
+def test_round_trip_of_ratios() -> None:
+    """By how much sizes are off; where they are not, files are as they were without them."""
+    ratios = SizeRatios(tokens=(512, 4096), ratios=(0.953258141427091, 1.01))
+    latency = dataclasses.replace(_LATENCY, size_ratios=ratios)
+    layers = LayerRange(first=0, last=15)
+    file = LatencyFile(model="m", device="cpu", stages=(SavedStage.of(layers, latency),))
+    assert latency == parse_latency_file(file.to_json(), name="fit.json").stages[0].latency
+    assert "size_ratios" not in _FILE.to_json()
+
+
+@pytest.mark.parametrize(
+    ("ratios", "message"),
+    [
+        ('{"tokens": [512], "ratios": [9]}', "Value error, a ratio is 9"),
+        ('{"tokens": [512, 1], "ratios": [1, 1]}', "must be at least 1 and ascend"),
+        ('{"tokens": [512], "ratios": []}', "1 sizes and 0 ratios, must be equally many"),
+        ('{"tokens": "x", "ratios": []}', "stages[0].size_ratios.tokens is x: "),
+    ],
+)
+def test_wrong_ratios(ratios: str, message: str) -> None:
+    """A file may come from anybody."""
+    text = _FILE.to_json().replace('"floor_ms": 5.0', f'"floor_ms": 5.0, "size_ratios": {ratios}')
+    with pytest.raises(ConfigError) as caught:
+        parse_latency_file(text, name="fit.json")
+    assert message in str(caught.value)
 
 
 def test_terms_left_out_are_nothing() -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from scheduler.latency_fit import FitGate, LatencyPoint, fit_latency, fit_points, relative_errors
-from scheduler.latency_model import StageLatency, Work
+from scheduler.latency_model import TERMS, StageLatency, Work
 from tests.layer_table import layer_points
 
 _TRUE = StageLatency(
@@ -38,9 +38,10 @@ def _points(latency: StageLatency, noise: float = 0.0, seed: int = 0) -> list[La
 
 
 def _assert_close(expected: StageLatency, fitted: StageLatency, tolerance: float) -> None:
-    for field in dataclasses.fields(StageLatency):
-        value = getattr(expected, field.name)
-        assert pytest.approx(value, rel=tolerance) == getattr(fitted, field.name), field.name
+    for name in ("floor_ms", *TERMS, "edge_ms"):
+        value = getattr(expected, name)
+        assert pytest.approx(value, rel=tolerance) == getattr(fitted, name), name
+    assert expected.size_ratios == fitted.size_ratios
 
 
 def test_exact_data_gives_its_terms_back() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable
 
@@ -10,6 +11,7 @@ import pytest
 
 from scheduler.latency_model import StageLatency, Work
 from scheduler.latency_refit import LatencyRefit
+from scheduler.size_ratios import SizeRatios
 
 _FIRST = StageLatency(
     floor_ms=5.0,
@@ -81,6 +83,20 @@ def test_follows_a_slower_attention() -> None:
     )  # fmt: skip
     before = _worst_error(_FIRST, true)
     assert 1 <= _watch(refit, true, _mixed_work, outliers=0.03)
+    assert _worst_error(refit.latency, true) < before / 3
+
+
+def test_ratios_of_sizes_stay() -> None:
+    """They are not taken for a slower machine, and what changes beside them is found."""
+    ratios = SizeRatios(tokens=(256, 1024, 4096), ratios=(0.85, 1.0, 1.2))
+    first = dataclasses.replace(_FIRST, size_ratios=ratios)
+    limits = {"max_chunk_tokens": 4096, "max_prefix_tokens": 65536, "max_rows": 32}
+    assert 0 == _watch(LatencyRefit(first, **limits), first, _mixed_work)
+    refit = LatencyRefit(first, **limits)
+    true = dataclasses.replace(first, ms_per_pair=2e-7)
+    before = _worst_error(first, true)
+    assert 1 <= _watch(refit, true, _mixed_work)
+    assert ratios == refit.latency.size_ratios
     assert _worst_error(refit.latency, true) < before / 3
 
 

@@ -110,8 +110,16 @@ def test_unequal_chunks_in_a_row_wait_for_the_window() -> None:
     plan = _plan(Strategy.FIXED, 4, load)
     unbounded_ms = _cluster(4).unbounded_finish_ms(plan.cuts.ends)
     assert plan.finish_ms > 1.05 * unbounded_ms
-    optimal = _plan(Strategy.OPTIMAL, 4, load)
-    assert optimal.finish_ms < 1.001 * _cluster(4).unbounded_finish_ms(optimal.cuts.ends)
+    alike = dataclasses.replace(_cluster(4), stages=_cluster(4).stages.at_any_size())
+    equal = cut_prompts(Strategy.OPTIMAL, alike, load, _SETTINGS).ends
+    assert alike.finish_ms(equal) < 1.001 * alike.unbounded_finish_ms(equal)
+
+
+def test_good_sizes_wait_little_for_the_window() -> None:
+    """Where some sizes are better, prompts end with longer chunks, as far as that is worth it."""
+    load = PromptLoad(prompt_tokens=131_072, num_requests=16)
+    ends = _plan(Strategy.OPTIMAL, 4, load).cuts.ends
+    assert _cluster(4).finish_ms(ends) < 1.005 * _cluster(4).unbounded_finish_ms(ends)
 
 
 @pytest.mark.parametrize("tokens", [131_072, 1_048_576])
@@ -127,7 +135,7 @@ def test_optimal_is_never_behind(tokens: int, num_stages: int, num_requests: int
 
 @pytest.mark.parametrize(("num_requests", "efficiency"), [(1, 0.92), (16, 0.97)])
 def test_four_stages_reach_most_of_four_times(num_requests: int, efficiency: float) -> None:
-    """128K tokens, against all of a prompt as one chunk on one stage."""
+    """128K tokens, against the best there is on one stage, whatever its chunks."""
     load = PromptLoad(prompt_tokens=131_072, num_requests=num_requests)
     plan = _plan(Strategy.OPTIMAL, 4, load)
     assert plan.efficiency >= efficiency
@@ -136,7 +144,7 @@ def test_four_stages_reach_most_of_four_times(num_requests: int, efficiency: flo
 
 @pytest.mark.parametrize(
     ("tokens", "num_requests", "most"),
-    [(131_072, 1, 1.0), (131_072, 16, 1.0), (1_048_576, 1, 1.06), (1_048_576, 16, 1.10)],
+    [(131_072, 1, 1.0), (131_072, 16, 1.0), (1_048_576, 1, 1.03), (1_048_576, 16, 1.03)],
 )
 @pytest.mark.parametrize("num_stages", [4, 8])
 def test_optimal_holds_on_the_raw_table(
@@ -144,8 +152,8 @@ def test_optimal_holds_on_the_raw_table(
 ) -> None:
     """With layer times interpolated in the table, a fit's plan keeps up with the best fixed.
 
-    It is ahead at 128K. At 1M the best fixed is the shortest that was measured: behind 524288
-    tokens, 512 take 12 % less for each than 1024 do, which no model of these terms can tell.
+    At 1M that is the shortest size that was measured, which takes 4 to 6 % less for a token than
+    the terms say, behind all prefixes: without ratios of sizes a plan is 5 to 10 % behind.
     """
     load = PromptLoad(prompt_tokens=tokens, num_requests=num_requests)
     cuts = cut_prompts(Strategy.OPTIMAL, _cluster(num_stages), load, _SETTINGS)
