@@ -1,7 +1,8 @@
 """The compute thread: runs a stage's orders one after another, in the order of the Attach stream.
 
 The asyncio side puts orders and never touches the stage; this thread never awaits. Waiting for an
-activation or for a free send slot happens here and is woken by closing the links.
+activation or for a free send slot happens here and is woken by closing the links. A stage on a
+device may still work on a microbatch when the next order is looked at: see completions.
 """
 
 from __future__ import annotations
@@ -14,10 +15,11 @@ from collections.abc import Callable
 from typing import assert_never
 
 from chunkmesh.errors import LinkError
-from chunkmesh.logprobs_codec import to_message
 from chunkmesh.transports.base import Activation
 from chunkmesh.transports.slots import InboundSlots, OutboundSlots
 from chunkmesh.v1 import stage_pb2 as pb
+from stage_worker.completions import Begun, Completions
+from stage_worker.launched import ComputedStage, LaunchingStage
 from stage_worker.orders import Microbatch
 from stage_worker.page_io import PageIO
 from stage_worker.stage import Stage
@@ -86,7 +88,7 @@ Order = UseStage | BeginEpoch | UseLinks | Microbatch | UseLoad | CopyPages | Fo
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Listener:
-    """Whom the compute thread tells; each is called on the compute thread."""
+    """Whom the compute thread tells; called on it, or on the one that waits for the device."""
 
     acked: Callable[[pb.Ack], None]
     fault: Callable[[int, str], None]
@@ -101,6 +103,8 @@ class Compute:
     def __init__(self, stage: Stage, page_io: PageIO, listener: Listener) -> None:
         """Prepare; start() begins."""
         self._stage = stage
+        self._launcher = stage if isinstance(stage, LaunchingStage) else ComputedStage(stage)
+        self._completions = Completions(listener.acked, listener.crashed)
         self._page_io = page_io
         self._listener = listener
         self._orders: queue.SimpleQueue[Order] = queue.SimpleQueue()
@@ -111,6 +115,7 @@ class Compute:
 
     def start(self) -> None:
         """Begin to take orders."""
+        self._completions.start()
         self._thread.start()
 
     def put(self, order: Order) -> None:
@@ -121,6 +126,7 @@ class Compute:
         """Let the thread end after the orders already put; blocks, for a while at most."""
         self._orders.put(Stop())
         self._thread.join(_STOP_S)
+        self._completions.stop()
 
     def _run(self) -> None:
         """Take orders until Stop."""
@@ -134,8 +140,10 @@ class Compute:
         """Carry out one order."""
         match order:
             case UseStage():
+                self._completions.drain()
                 order.run(self._stage)
             case BeginEpoch():
+                self._completions.drain()
                 self._stage.allocate(num_pages=order.num_pages, page_tokens=order.page_tokens)
                 self._epoch = order.epoch
                 self._links = UseLinks(inbound=None, outbound=None)
@@ -164,14 +172,16 @@ class Compute:
 
     def _break_epoch(self, reason: str) -> None:
         """Drop all further orders of the epoch, and say why."""
+        self._completions.drain()
         epoch, self._epoch = self._epoch, None
         if epoch is not None:
             self._listener.fault(epoch, reason)
 
     def _forward(self, microbatch: Microbatch) -> None:
-        """Wait for the input, compute, hand on and acknowledge."""
+        """Wait for the input, compute or launch, hand on, and have the end acknowledged."""
         inbound, outbound = self._links.inbound, self._links.outbound
-        waited_s = time.monotonic()
+        self._completions.make_room()
+        asked_s = time.monotonic()
         hidden_in = inbound.take(microbatch.seq_no) if inbound else None
         if inbound and hidden_in is not None and hidden_in.shape[0] != microbatch.num_tokens:
             raise LinkError(
@@ -179,26 +189,18 @@ class Compute:
                 f"its microbatch {microbatch.num_tokens}"
             )
         hidden_out = outbound.acquire(microbatch.num_tokens) if outbound else None
-        started_s = time.monotonic()
-        output = self._stage.forward(microbatch, hidden_in, hidden_out)
-        finished_s = time.monotonic()
+        launched = self._launcher.launch(microbatch, hidden_in, hidden_out)
         if inbound:
             inbound.release(microbatch.seq_no)
         if outbound:
             outbound.post(Activation(seq_no=microbatch.seq_no, num_tokens=microbatch.num_tokens))
-        self._listener.acked(
-            pb.Ack(
+        self._completions.add(
+            Begun(
                 epoch=microbatch.epoch,
                 seq_no=microbatch.seq_no,
-                started_us=int(started_s * 1e6),
-                acked_us=int(time.monotonic() * 1e6),
-                wait_us=int((started_s - waited_s) * 1e6),
-                compute_us=int((finished_s - started_s) * 1e6),
-                send_us=outbound.last_send_us if outbound else 0,
-                sampled_ids=output.sampled_ids,
-                sampled_logprobs=map(to_message, output.sampled_logprobs),
-                prompt_logprobs=map(to_message, output.prompt_logprobs),
-                without_choice=output.without_choice,
+                asked_s=asked_s,
+                launched=launched,
+                send_us=lambda: outbound.last_send_us if outbound else 0,
             )
         )
 

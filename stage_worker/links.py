@@ -17,6 +17,8 @@ from chunkmesh.v1 import stage_pb2 as pb
 from stage_worker.stage import StageDescription
 
 _log = structlog.get_logger(__name__)
+_CPU_SLOTS, _DEVICE_SLOTS = 2, 3
+"""Activations that an end of a link holds; a device has one microbatch more at a time."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +55,7 @@ class Links:
         self._transport = transport
         self._description = description
         self._device = torch.device(description.device)
+        self._num_slots = _CPU_SLOTS if self._device.type == "cpu" else _DEVICE_SLOTS
         self._peer = peer
         self._on_fault = on_fault
         self._spawn = spawn
@@ -77,7 +80,11 @@ class Links:
             sender = await self._dial(self._outbound_spec)
             self._ends.append(sender)
             self.outbound = OutboundSlots(
-                sender, self._outbound_spec, device=self._device, on_fault=self._fault
+                sender,
+                self._outbound_spec,
+                num_slots=self._num_slots,
+                device=self._device,
+                on_fault=self._fault,
             )
             self._tasks.append(self._spawn(self.outbound.run()))
             formed = Formed(transport=sender.transport, rtt_us=sender.rtt_us)
@@ -85,7 +92,11 @@ class Links:
             receiver = await self._accept
             self._ends.append(receiver)
             self.inbound = InboundSlots(
-                receiver, self._inbound_spec, device=self._device, on_fault=self._fault
+                receiver,
+                self._inbound_spec,
+                num_slots=self._num_slots,
+                device=self._device,
+                on_fault=self._fault,
             )
             self._tasks.append(self._spawn(self.inbound.run()))
         return formed

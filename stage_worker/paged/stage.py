@@ -1,7 +1,7 @@
 """A stage of a real model over paged kernels: loads one layer range and runs microbatches.
 
-The worker's compute thread owns it and launches; the one wait is at the end of a microbatch. It
-decides nothing about requests.
+The worker's compute thread owns it and launches; nothing waits for the device but sampling, and
+whoever wants to know the end. It decides nothing about requests.
 
 Shapes: T rows, D hidden size, n rows that are sampled.
 """
@@ -19,6 +19,7 @@ from stage_worker.kv_pool import PoolShape
 from stage_worker.model_config import ModelConfig
 from stage_worker.orders import Microbatch
 from stage_worker.paged.decoder import DecoderLayer, run_layers
+from stage_worker.paged.device_span import DeviceSpan
 from stage_worker.paged.head import PagedHead
 from stage_worker.paged.operations import Operations
 from stage_worker.paged.placed import PagedRope, Placed, place
@@ -31,7 +32,7 @@ from stage_worker.weights import StageWeights
 
 
 class PagedStage:
-    """Implements stage.Stage on one device."""
+    """Implements stage.Stage and launched.LaunchingStage on one device."""
 
     def __init__(
         self,
@@ -52,9 +53,6 @@ class PagedStage:
         self._rope = PagedRope(config.rope, config.rope_dim, self._device)
         self._pool: PagedPool | None = None
         self._tables = PageArrays(num_pages=0, page_tokens=1)
-        self._done: torch.cuda.Event | None = None
-        if self._device.type == "cuda":
-            self._done = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
 
     def allocate(self, *, num_pages: int, page_tokens: int) -> None:
         """Make the KV pool; keeps contents if the shape is unchanged. Drops all rows."""
@@ -76,7 +74,6 @@ class PagedStage:
             self._pool = None  # frees the old one first
             self._pool = PagedPool(shape, self.description.dtype, self._device)
 
-    @torch.no_grad()
     def forward(
         self,
         microbatch: Microbatch,
@@ -88,6 +85,21 @@ class PagedStage:
         Raises:
             InvariantViolated: the order does not fit this stage, its pages or its vocabulary.
         """
+        return self.launch(microbatch, hidden_in_TD, hidden_out_TD).wait().output
+
+    @torch.no_grad()
+    def launch(
+        self,
+        microbatch: Microbatch,
+        hidden_in_TD: torch.Tensor | None,
+        hidden_out_TD: torch.Tensor | None,
+    ) -> DeviceSpan:
+        """Launch one microbatch; see LaunchingStage.launch. One that samples waits for its rows.
+
+        Raises:
+            InvariantViolated: see forward.
+        """
+        span = DeviceSpan(self._device)
         plan = plan_pages(microbatch, self._tables)
         pool = self._owned_pool()
         placed = self._place(microbatch, plan)
@@ -100,8 +112,8 @@ class PagedStage:
         output = StageOutput()
         if self._readout is not None:
             output = self._readout.read(microbatch, plan.places, read_TD)
-        self._wait()
-        return output
+        span.end(output)
+        return span
 
     def _place(self, microbatch: Microbatch, plan: PagedPlan) -> Placed:
         """Carry what the layers share to the device."""
@@ -135,12 +147,6 @@ class PagedStage:
                 f"token id {int(ids.max())} of a vocabulary of {self._config.vocab_size}"
             )
         torch.index_select(self._embedding_VD, 0, placed.token_ids_T, out=hidden_TD)
-
-    def _wait(self) -> None:
-        """Sleep until the device has done all that was launched."""
-        if self._done is not None:
-            self._done.record()
-            self._done.synchronize()
 
     def copy_pages(self, source_ids: Sequence[int], target_ids: Sequence[int]) -> None:
         """Copy whole pages inside the pool, in all layers."""
