@@ -14,24 +14,12 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from scheduler.floor_fit import fit_floors
 from scheduler.latency_model import TERMS, FloatArray, StageLatency, Work
-from scheduler.non_negative import solve_non_negative
 from scheduler.size_fit import fit_size_ratios
 
-_NUM_STEPS = 16
-_NUM_MILD_STEPS = 8
-"""Steps in which far points only lose weight; then they are left out."""
-_MILD_SCALES = 1.5
-_FAR_SCALES = 5.0
-_LEAST_SCALE = 0.002
-"""Clocks and caches alone make times differ by this ratio."""
-_FLOOR_MARGIN = 1.1
-"""A point up to this ratio above the floor may stand on it."""
-_FLOOR_GAIN = 0.9
-"""A floor is believed if it brings the error down to this ratio."""
 _SIZES_GAIN = 0.95
 """Ratios of sizes are believed if they bring the mean error at unseen points down to this ratio."""
-_MAX_FLOORS = 10
 _CAPPED_ERROR = 0.5
 
 
@@ -107,11 +95,10 @@ def fit_points(points: Sequence[LatencyPoint]) -> StageLatency:
     """Return the fit of some points, at least one, all times finite and > 0."""
     rows_NK = np.array([unmixed(point.work) for point in points])
     ms_N = np.array([point.ms for point in points])
-    fits = [_fit_above(rows_NK, ms_N, floor_ms) for floor_ms in _floors_ms(ms_N)]
-    without = fits[0]
-    best = min(fits, key=lambda fit: fit.error)
-    chosen = best if best.error < _FLOOR_GAIN * without.error else without
-    return mixed(chosen.terms_K, floor_ms=chosen.floor_ms)
+    fit = fit_floors(rows_NK, ms_N, np.array([not point.work.new_tokens for point in points]))
+    return dataclasses.replace(
+        mixed(fit.terms_K, floor_ms=fit.floor_ms), rows_floor_ms=fit.rows_floor_ms
+    )
 
 
 def unmixed(work: Work, ratio: float = 1.0) -> FloatArray:
@@ -147,48 +134,6 @@ def terms_of(latency: StageLatency) -> FloatArray:
 
 _Split = tuple[list[LatencyPoint], list[LatencyPoint]]
 """Points that a fit sees, and those that it does not."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class _FloorFit:
-    floor_ms: float
-    terms_K: FloatArray
-    error: float
-
-
-def _floors_ms(ms_N: FloatArray) -> list[float]:
-    """Return floors to try: none, and the medians of the k smallest times."""
-    sorted_ms = np.sort(ms_N)
-    counts = np.unique(np.geomspace(2, max(len(ms_N) / 2, 2), _MAX_FLOORS).astype(int))
-    return [0.0, *(float(np.median(sorted_ms[:count])) for count in counts)]
-
-
-def _fit_above(rows_NK: FloatArray, ms_N: FloatArray, floor_ms: float) -> _FloorFit:
-    """Fit what grows beyond a floor, by re-weighting."""
-    weight_N = np.ones(len(ms_N))
-    size_N = ms_N
-    terms_K = np.zeros(rows_NK.shape[1])
-    for step in range(_NUM_STEPS):
-        scaled_NK = rows_NK * (np.sqrt(weight_N) / size_N)[:, None]
-        target_N = ms_N * np.sqrt(weight_N) / size_N
-        terms_K = solve_non_negative(scaled_NK.T @ scaled_NK, scaled_NK.T @ target_N)
-        grown_N = rows_NK @ terms_K
-        size_N = np.maximum(ms_N, grown_N)
-        error_N = np.abs(grown_N - ms_N) / size_N
-        explains_N = (grown_N < floor_ms) & (ms_N < floor_ms * _FLOOR_MARGIN)
-        weight_N = np.where(explains_N, 0.0, _weights(error_N, explains_N, step))
-    final_N = np.maximum(grown_N, floor_ms)
-    error_N = np.abs(final_N - ms_N) / np.maximum(final_N, ms_N)
-    return _FloorFit(floor_ms, terms_K, float(np.minimum(error_N, _CAPPED_ERROR).sum()))
-
-
-def _weights(error_N: FloatArray, is_left_out_N: np.ndarray, step: int) -> FloatArray:
-    """Return less weight for points far off the rest, and none in the last steps."""
-    counted = error_N[~is_left_out_N]
-    scale = max(1.4826 * float(np.median(counted)) if len(counted) else 0.0, _LEAST_SCALE)
-    if step < _NUM_MILD_STEPS:
-        return np.minimum(1.0, _MILD_SCALES * scale / np.maximum(error_N, 1e-12))
-    return np.where(error_N > _FAR_SCALES * scale, 0.0, 1.0)
 
 
 def _with_sizes(latency: StageLatency, points: Sequence[LatencyPoint]) -> StageLatency:

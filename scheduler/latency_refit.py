@@ -56,6 +56,8 @@ class LatencyRefit:
         """The last that was worth planning with."""
         self.num_outliers = 0
         self._floor_ms = first.floor_ms
+        self._rows_floor_ms = first.rows_floor_ms
+        """Of decode rows alone; None if they have the same."""
         self._works = _range_of(max_chunk_tokens, max_prefix_tokens, max_rows)
         rows_NK = np.array([self._row(work) for work in self._works])
         grown_N = np.array([_grown_ms(first, work) for work in self._works])
@@ -80,15 +82,16 @@ class LatencyRefit:
         if not (math.isfinite(above_ms) and above_ms > 0):
             return
         grown_ms = _grown_ms(self.latency, work)
-        is_deep = grown_ms < self._floor_ms * _DEEP
-        is_near = grown_ms < self._floor_ms and above_ms < self._floor_ms * _FLOOR_MARGIN
+        floor_ms = self._floor_of(work)
+        is_deep = grown_ms < floor_ms * _DEEP
+        is_near = grown_ms < floor_ms and above_ms < floor_ms * _FLOOR_MARGIN
         is_at_floor = is_deep or is_near
         is_few_rows = not work.new_tokens and work.num_rows < _FEW_ROWS
         if (is_few_rows and not is_at_floor) or self._is_outlier(work, above_ms):
             return
         self._num_new += 1
         if is_at_floor:
-            self._floor_ms += _FLOOR_STEP * (above_ms - self._floor_ms)
+            self._move_floor(work, _FLOOR_STEP * (above_ms - floor_ms))
             self._add(work, grown_ms, above_ms)
         else:
             self._add(work, above_ms, grown_ms or above_ms)
@@ -119,14 +122,28 @@ class LatencyRefit:
         fitted = dataclasses.replace(
             mixed(terms_K, floor_ms=self._floor_ms),
             edge_ms=self.latency.edge_ms,
+            rows_floor_ms=self._rows_floor_ms,
             size_ratios=self.latency.size_ratios,
         )
         if not self._error(fitted) < _MIN_GAIN * self._error(self.latency):
-            fitted = dataclasses.replace(self.latency, floor_ms=self._floor_ms)
+            fitted = dataclasses.replace(
+                self.latency, floor_ms=self._floor_ms, rows_floor_ms=self._rows_floor_ms
+            )
         if not self._differs(fitted):
             return None
         self.latency = fitted
         return fitted
+
+    def _floor_of(self, work: Work) -> float:
+        if work.new_tokens or self._rows_floor_ms is None:
+            return self._floor_ms
+        return self._rows_floor_ms
+
+    def _move_floor(self, work: Work, by_ms: float) -> None:
+        if work.new_tokens or self._rows_floor_ms is None:
+            self._floor_ms += by_ms
+        else:
+            self._rows_floor_ms += by_ms
 
     def _row(self, work: Work) -> FloatArray:
         """Return what the terms are multiplied with; ratios of sizes are those of the first fit."""

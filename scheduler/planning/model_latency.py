@@ -12,7 +12,7 @@ from typing import Self
 
 from chunkmesh.layers import LayerRange
 from scheduler.latency_file import LatencyFile
-from scheduler.latency_model import TERMS, PipelineLatency, StageLatency
+from scheduler.latency_model import TERMS, PipelineLatency, StageLatency, rows_floor_ms
 from scheduler.size_ratios import SizeRatios
 
 _SUMMED = ("floor_ms", *TERMS)
@@ -94,6 +94,7 @@ class ModelLatency:
         return StageLatency(
             **terms,
             edge_ms=self.edges.at(is_first=is_first, is_last=is_last),
+            rows_floor_ms=rows_floor_ms([(layer, 1.0) for layer in held]),
             size_ratios=SizeRatios.mean([(layer.size_ratios, 1.0) for layer in held]),
         )
 
@@ -109,4 +110,8 @@ class ModelLatency:
 def _share(stage: StageLatency, num_layers: int) -> StageLatency:
     """Return one of a stage's equal layers, without its edge."""
     terms = {name: getattr(stage, name) / num_layers for name in _SUMMED}
-    return StageLatency(**terms, size_ratios=stage.size_ratios)
+    return StageLatency(
+        **terms,
+        rows_floor_ms=rows_floor_ms([(stage, 1 / num_layers)]),
+        size_ratios=stage.size_ratios,
+    )

@@ -12,6 +12,7 @@ import pytest
 from scheduler.latency_fit import FitGate, LatencyPoint, fit_latency, fit_points, relative_errors
 from scheduler.latency_model import TERMS, StageLatency, Work
 from tests.layer_table import layer_points
+from tests.measured_profiles import profile_points
 
 _TRUE = StageLatency(
     floor_ms=6.0,
@@ -173,3 +174,31 @@ def test_impossible_times_are_dropped(ms: float) -> None:
     fit = fit_latency(points)
     assert fit.latency is not None
     _assert_close(_TRUE, fit.latency, 1e-3)
+
+
+def test_rows_have_a_floor_of_their_own() -> None:
+    """Kernels of rows are launched faster than those of chunks; one floor for both fits neither."""
+    true = dataclasses.replace(_TRUE, floor_ms=10.0, rows_floor_ms=6.0)
+    fitted = fit_points(_points(true, noise=0.02))
+    assert relative_errors(fitted, _points(true)).max() < 0.05
+    assert pytest.approx(6.0, rel=0.05) == fitted.rows_floor_ms
+
+
+def test_one_floor_is_enough_where_it_is_the_same() -> None:
+    """Without noise there is no second one, and with noise it is nearly the first."""
+    assert fit_points(_points(_TRUE)).rows_floor_ms is None
+    fitted = fit_points(_points(_TRUE, noise=0.05))
+    assert pytest.approx(fitted.floor_ms, rel=0.05) == fitted.least_rows_ms
+
+
+@pytest.mark.parametrize("layers", ["0-8", "9-17", "18-35", "0-35"])
+def test_profiles_of_a_gpu_are_accepted(layers: str) -> None:
+    """Launching took a GPU's small microbatches 6 to 30 ms, by chance; the large ones are known."""
+    points = profile_points(f"h200-qwen3-8b-layers-{layers}")
+    fit = fit_latency(points)
+    assert fit.refused is None
+    assert fit.latency is not None
+    large = [point for point in points if point.work.new_tokens >= 1024]
+    errors = relative_errors(fit.latency, large)
+    assert np.median(errors) < 0.06
+    assert np.quantile(errors, 0.9) < 0.18
