@@ -9,6 +9,8 @@ import torch
 import triton
 import triton.language as tl
 
+from stage_worker.kernels.launch import KernelLaunch
+
 _WIDE = 4096
 """From this width on a row is worth twice the warps."""
 
@@ -22,15 +24,15 @@ def add_norm(
 ) -> None:
     """Do what reference.add_norm does; tensors are contiguous."""
     num_rows, width = hidden_TD.shape
-    _add_norm[(num_rows,)](
-        hidden_TD if delta_TD is None else delta_TD,
-        hidden_TD,
-        weight_D,
-        out_TD,
-        eps,
-        HAS_DELTA=delta_TD is not None,
-        WIDTH=width,
-        COLUMNS=triton.next_power_of_2(width),
+    first_TD = hidden_TD if delta_TD is None else delta_TD
+    _launch(
+        (num_rows, 1, 1),
+        (first_TD, hidden_TD, weight_D, out_TD, eps),
+        {
+            "HAS_DELTA": delta_TD is not None,
+            "WIDTH": width,
+            "COLUMNS": triton.next_power_of_2(width),
+        },
         num_warps=8 if width >= _WIDE else 4,
     )
 
@@ -59,3 +61,6 @@ def _add_norm(
     scale = tl.rsqrt(tl.sum(wide * wide, 0) / WIDTH + eps)
     weight = tl.load(weight_ptr + column, mask=inside, other=0.0).to(tl.float32)
     tl.store(out_ptr + at, (wide * scale * weight).to(out_ptr.dtype.element_ty), mask=inside)
+
+
+_launch = KernelLaunch(_add_norm)

@@ -9,14 +9,19 @@ import torch
 import triton
 import triton.language as tl
 
+from stage_worker.kernels.launch import KernelLaunch
+
 _COLUMNS = 2048
 
 
 def gated_silu(gate_up_TI: torch.Tensor, out_TI: torch.Tensor) -> None:
     """Do what reference.gated_silu does; tensors are contiguous."""
     num_rows, width = out_TI.shape
-    _gated_silu[(num_rows, triton.cdiv(width, _COLUMNS))](
-        gate_up_TI, out_TI, width, COLUMNS=_COLUMNS, num_warps=4
+    _launch(
+        (num_rows, triton.cdiv(width, _COLUMNS), 1),
+        (gate_up_TI, out_TI, width),
+        {"COLUMNS": _COLUMNS},
+        num_warps=4,
     )
 
 
@@ -30,3 +35,6 @@ def _gated_silu(gate_up_ptr, out_ptr, width, COLUMNS: tl.constexpr) -> None:
     up = tl.load(gate_up_ptr + row * 2 * width + width + column, mask=inside).to(tl.float32)
     value = gate * tl.sigmoid(gate) * up
     tl.store(out_ptr + row * width + column, value.to(out_ptr.dtype.element_ty), mask=inside)
+
+
+_launch = KernelLaunch(_gated_silu)

@@ -19,6 +19,7 @@ import torch
 import triton
 import triton.language as tl
 
+from stage_worker.kernels.launch import KernelLaunch
 from stage_worker.kernels.reference import PagedContexts, PagedKeysValues
 
 _LEAST_ROWS = 16
@@ -70,32 +71,34 @@ class PagedDecode:
         num_splits = self._splits(batch * num_kv_heads)
         self._reserve(batch * num_heads * num_splits, head_dim)
         group = num_heads // num_kv_heads
-        _attend[(num_kv_heads, num_splits, batch)](
-            q_BHd,
-            cache.k_PNKd,
-            cache.v_PNKd,
-            contexts.page_table_Bp,
-            contexts.num_keys_B,
-            self._partial,
-            self._lse,
-            scale * _LOG2_E,
-            contexts.page_table_Bp.stride(0),
-            GROUP=group,
-            ROWS=max(_LEAST_ROWS, triton.next_power_of_2(group)),
-            NUM_KV_HEADS=num_kv_heads,
-            HEAD_DIM=head_dim,
-            PAGE=cache.page_tokens,
-            KEYS=min(self._tiling.keys, cache.page_tokens),
+        _launch_attend(
+            (num_kv_heads, num_splits, batch),
+            (
+                q_BHd,
+                cache.k_PNKd,
+                cache.v_PNKd,
+                contexts.page_table_Bp,
+                contexts.num_keys_B,
+                self._partial,
+                self._lse,
+                scale * _LOG2_E,
+                contexts.page_table_Bp.stride(0),
+            ),
+            {
+                "GROUP": group,
+                "ROWS": max(_LEAST_ROWS, triton.next_power_of_2(group)),
+                "NUM_KV_HEADS": num_kv_heads,
+                "HEAD_DIM": head_dim,
+                "PAGE": cache.page_tokens,
+                "KEYS": min(self._tiling.keys, cache.page_tokens),
+            },
             num_warps=self._tiling.warps,
             num_stages=self._tiling.stages,
         )
-        _merge[(batch * num_heads,)](
-            self._partial,
-            self._lse,
-            out_BHd,
-            num_splits,
-            SPLITS=triton.next_power_of_2(num_splits),
-            HEAD_DIM=head_dim,
+        _launch_merge(
+            (batch * num_heads, 1, 1),
+            (self._partial, self._lse, out_BHd, num_splits),
+            {"SPLITS": triton.next_power_of_2(num_splits), "HEAD_DIM": head_dim},
             num_warps=4,
         )
 
@@ -228,3 +231,7 @@ def _merge(
     )
     out_d = tl.sum(mean_Sd * weight_S[:, None], 0)
     tl.store(out_ptr + row * HEAD_DIM + column_d, out_d.to(out_ptr.dtype.element_ty))
+
+
+_launch_attend = KernelLaunch(_attend, varying=frozenset({8}))
+_launch_merge = KernelLaunch(_merge, varying=frozenset({3}))

@@ -9,6 +9,7 @@ import torch
 import triton
 import triton.language as tl
 
+from stage_worker.kernels.launch import KernelLaunch
 from stage_worker.kernels.reference import FP8_MAX, GROUP_WIDTH, LEAST_SCALE
 
 _GROUPS = 16
@@ -27,17 +28,10 @@ def quantise(x_TD: torch.Tensor, out_TD: torch.Tensor, scale_Tg: torch.Tensor) -
     """Do what reference.quantise does; x and out are contiguous, scales of any strides."""
     num_rows, width = x_TD.shape
     num_groups = width // GROUP_WIDTH
-    _quantise[(num_rows, triton.cdiv(num_groups, _GROUPS))](
-        x_TD,
-        out_TD,
-        scale_Tg,
-        num_groups,
-        scale_Tg.stride(0),
-        scale_Tg.stride(1),
-        GROUPS=_GROUPS,
-        WIDTH=GROUP_WIDTH,
-        LIMIT=FP8_MAX,
-        LEAST=LEAST_SCALE,
+    _launch(
+        (num_rows, triton.cdiv(num_groups, _GROUPS), 1),
+        (x_TD, out_TD, scale_Tg, num_groups, *scale_Tg.stride()),
+        {"GROUPS": _GROUPS, "WIDTH": GROUP_WIDTH, "LIMIT": FP8_MAX, "LEAST": LEAST_SCALE},
         num_warps=4,
     )
 
@@ -65,3 +59,6 @@ def _quantise(
     tl.store(scale_ptr + row * row_stride + group_g * group_stride, scale_g, mask=inside_g)
     q_gw = (x_gw / scale_g[:, None]).to(out_ptr.dtype.element_ty)
     tl.store(out_ptr + at_gw, q_gw, mask=inside_g[:, None])
+
+
+_launch = KernelLaunch(_quantise, varying=frozenset({5}))

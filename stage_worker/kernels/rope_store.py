@@ -12,6 +12,7 @@ import torch
 import triton
 import triton.language as tl
 
+from stage_worker.kernels.launch import KernelLaunch
 from stage_worker.kernels.reference import Angles, HeadNorms, PagedKeysValues
 
 
@@ -26,23 +27,28 @@ def rope_store(
     """Do what reference.rope_store does; tensors are contiguous, head_dim is a power of two."""
     num_rows, num_heads, head_dim = q_THd.shape
     num_kv_heads = cache.k_PNKd.shape[2]
-    _rope_store[(num_rows,)](
-        qkv_TJd,
-        angles.cos_Th,
-        angles.sin_Th,
-        angles.cos_Th if norms is None else norms.q_d,
-        angles.cos_Th if norms is None else norms.k_d,
-        0.0 if norms is None else norms.eps,
-        slots_T,
-        q_THd,
-        cache.k_PNKd,
-        cache.v_PNKd,
-        HAS_NORMS=norms is not None,
-        NUM_HEADS=num_heads,
-        NUM_KV_HEADS=num_kv_heads,
-        HEADS=triton.next_power_of_2(num_heads),
-        KV_HEADS=triton.next_power_of_2(num_kv_heads),
-        HEAD_DIM=head_dim,
+    _launch(
+        (num_rows, 1, 1),
+        (
+            qkv_TJd,
+            angles.cos_Th,
+            angles.sin_Th,
+            angles.cos_Th if norms is None else norms.q_d,
+            angles.cos_Th if norms is None else norms.k_d,
+            0.0 if norms is None else norms.eps,
+            slots_T,
+            q_THd,
+            cache.k_PNKd,
+            cache.v_PNKd,
+        ),
+        {
+            "HAS_NORMS": norms is not None,
+            "NUM_HEADS": num_heads,
+            "NUM_KV_HEADS": num_kv_heads,
+            "HEADS": triton.next_power_of_2(num_heads),
+            "KV_HEADS": triton.next_power_of_2(num_kv_heads),
+            "HEAD_DIM": head_dim,
+        },
         num_warps=4,
     )
 
@@ -89,6 +95,9 @@ def _rope_store(
         value = tl.arange(0, KV_HEADS * HEAD_DIM)
         inside = value < NUM_KV_HEADS * HEAD_DIM
         tl.store(v_ptr + target + value, tl.load(source_ptr + value, mask=inside), mask=inside)
+
+
+_launch = KernelLaunch(_rope_store)
 
 
 @triton.jit
