@@ -9,10 +9,16 @@ Shapes: T query rows of all sequences, B sequences, H query heads, K kv heads, d
 
 from __future__ import annotations
 
+from typing import Any
+
+import structlog
 import torch
-from flash_attn.cute import flash_attn_varlen_func
+from flash_attn.cute import flash_attn_varlen_func, interface
 
 from stage_worker.kernels.reference import PagedContexts, PagedKeysValues, QueryRows
+from stage_worker.kernels.repeated_call import RecordedFunctions, RepeatedCall
+
+_log = structlog.get_logger(__name__)
 
 
 def paged_prefill(
@@ -39,3 +45,51 @@ def paged_prefill(
     )
     out_THd: torch.Tensor = result[0] if isinstance(result, tuple) else result
     return out_THd
+
+
+class PagedPrefill:
+    """Does what paged_prefill does, into memory of the caller; for one thread.
+
+    Layer after layer of one microbatch, it calls what the wrapper called for the first.
+    """
+
+    def __init__(self) -> None:
+        if _recorded is None:
+            _log.warning("FlashAttention-4 is called through its wrapper for every layer")
+        self._contexts: PagedContexts | None = None
+        """Of the call, as no other microbatch has them."""
+        self._call: RepeatedCall | None = None
+
+    def __call__(
+        self,
+        q_THd: torch.Tensor,
+        rows: QueryRows,
+        cache: PagedKeysValues,
+        contexts: PagedContexts,
+        out_THd: torch.Tensor,
+        scale: float,
+    ) -> None:
+        """Write to out, contiguous and aligned to 16 bytes; see paged_prefill."""
+        if self._call is not None and self._contexts is contexts:
+            self._call(q_THd, cache.k_PNKd, cache.v_PNKd, out_THd)
+            return
+        result_THd = paged_prefill(q_THd, rows, cache, contexts, scale)
+        out_THd.copy_(result_THd)
+        self._contexts, self._call = contexts, None
+        if _recorded is not None:
+            call, _recorded.last = _recorded.last, None
+            if call is not None:
+                self._call = call.behind((q_THd, cache.k_PNKd, cache.v_PNKd, result_THd))
+
+
+def _record() -> RecordedFunctions | None:
+    """Watch what the wrapper calls; None if this version keeps its functions elsewhere."""
+    wrapper: Any = getattr(interface, "_flash_attn_fwd", None)
+    functions = getattr(wrapper, "compile_cache", None)
+    if functions is None:
+        return None
+    recorded = wrapper.compile_cache = RecordedFunctions(functions)
+    return recorded
+
+
+_recorded = _record()

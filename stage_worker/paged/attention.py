@@ -37,14 +37,14 @@ class FlashPrefill:
     """FlashAttention-4, for chunks."""
 
     def __init__(self, scale: float) -> None:
-        self._attend: Callable[..., torch.Tensor] = _kernel("flash_prefill").paged_prefill
+        self._attend: Callable[..., None] = _kernel("flash_prefill").PagedPrefill()
         self._scale = scale
 
     def __call__(
         self, q_THd: torch.Tensor, run: Sequences, cache: PagedKeysValues, out_THd: torch.Tensor
     ) -> None:
         """See Attention."""
-        out_THd.copy_(self._attend(q_THd, run.query_rows, cache, run.contexts, self._scale))
+        self._attend(q_THd, run.query_rows, cache, run.contexts, out_THd, self._scale)
 
 
 class SplitDecode:

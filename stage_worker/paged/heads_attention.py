@@ -70,7 +70,7 @@ class HeadsAttention:
         for run in runs:
             kernel = operations.decode if run.is_decode else operations.prefill
             attention = self._windowed or kernel
-            attention(q_THd[run.rows], run, cache, attended_THd[run.rows])
+            attention(run.own(q_THd), run, cache, run.own(attended_THd))
         shape = (len(q_THd), self._o.num_outputs)
         delta_TD = operations.scratch.take("delta", shape, q_THd.dtype)
         self._o(attended_THd.flatten(1), delta_TD)

@@ -88,7 +88,7 @@ class LatentAttention:
         attended_THd = operations.scratch.take("attended", tuple(q_THd.shape), q_THd.dtype)
         for run in runs:
             attention = operations.decode if run.is_decode else operations.prefill
-            attention(q_THd[run.rows], run, cache, attended_THd[run.rows])
+            attention(run.own(q_THd), run, cache, run.own(attended_THd))
         latent_HTR = attended_THd[:, :, : self._config.rank].transpose(0, 1)
         value_HTv = torch.bmm(latent_HTR, self._value_up_HRv)
         value_TN = value_HTv.transpose(0, 1).reshape(num_rows, -1)

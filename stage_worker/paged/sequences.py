@@ -27,6 +27,15 @@ class Sequences:
     query_rows: QueryRows
     contexts: PagedContexts
 
+    def own(self, rows_T: torch.Tensor) -> torch.Tensor:
+        """Return the sequences' rows of a tensor with those of the activation."""
+        return rows_T if len(rows_T) == self.num_rows else rows_T[self.rows]
+
+    @property
+    def num_rows(self) -> int:
+        """Query rows of all sequences."""
+        return sum(self.row_counts)
+
     @property
     def is_decode(self) -> bool:
         """Whether every sequence has one query."""
