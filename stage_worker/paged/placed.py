@@ -39,6 +39,8 @@ class Placed:
     runs: tuple[Sequences, ...]
     token_ids_T: torch.Tensor | None
     """int64; first stage only."""
+    unfilled_page_ids: torch.Tensor | None
+    """int64; None if no page was handed out that this microbatch does not fill."""
     last: LastRows | None
     """None if all rows are read, or go on to the next stage."""
 
@@ -72,6 +74,9 @@ def place(
     upload = Upload()
     positions, slots = upload.add(plan.positions_T), upload.add(plan.slots_T)
     pending = [PendingSequences(run, upload) for run in plan.runs]
+    unfilled = None
+    if plan.unfilled_page_ids.size:
+        unfilled = upload.add(plan.unfilled_page_ids.astype(np.int64))
     ids = microbatch.token_ids
     token_ids = None if ids is None else upload.add(ids.astype(np.int64))
     last_rows, last_run = 0, None
@@ -92,5 +97,6 @@ def place(
         slots_T=tensors[slots],
         runs=tuple(run.arrived(tensors) for run in pending),
         token_ids_T=None if token_ids is None else tensors[token_ids],
+        unfilled_page_ids=None if unfilled is None else tensors[unfilled],
         last=last,
     )

@@ -59,6 +59,8 @@ class PagedPlan:
     """Where each entry is in the activation."""
     page_ids: tuple[Ids, ...]
     """All pages of each entry's row."""
+    unfilled_page_ids: Ids
+    """Those that are handed out now and not filled to their ends."""
 
 
 def plan_pages(microbatch: Microbatch, tables: PageArrays) -> PagedPlan:
@@ -89,6 +91,12 @@ def plan_pages(microbatch: Microbatch, tables: PageArrays) -> PagedPlan:
         runs=tuple(_runs(entries, places, page_ids)),
         places=places,
         page_ids=page_ids,
+        unfilled_page_ids=np.concatenate(
+            [
+                _unfilled(entry, pages, tables.page_tokens)
+                for entry, pages in zip(entries, page_ids, strict=True)
+            ]
+        ),
     )
 
 
@@ -122,6 +130,13 @@ def _runs(
             )
         )
     return runs
+
+
+def _unfilled(entry: Entry, page_ids: Ids, page_tokens: int) -> Ids:
+    num_old = len(page_ids) - len(entry.new_page_ids)
+    num_begun = -(-entry.start // page_tokens)  # one that was copied may be new to the row
+    num_filled = (entry.start + entry.num_tokens) // page_tokens
+    return page_ids[max(num_old, num_begun, num_filled) :]
 
 
 def _table(page_ids: Sequence[Ids]) -> Ids:

@@ -26,7 +26,6 @@ class PagedPool:
     def __init__(self, shape: PoolShape, dtype: torch.dtype, device: torch.device) -> None:
         self.shape = shape
         self.page_layer_bytes = shape.page_elements * dtype.itemsize
-        # Zeros: kernels multiply what lies behind the last token of a page by zero.
         self._pool_LJPNKd = torch.zeros(
             shape.num_layers,
             shape.num_planes,
@@ -49,6 +48,14 @@ class PagedPool:
             else None
         )
         """Copies of pages to the host; they do not wait for the compute stream."""
+
+    def clear(self, page_ids_n: torch.Tensor) -> None:
+        """Make the contents of pages zeros, in all layers; the ids are on the device.
+
+        Kernels multiply what lies behind a sequence's last key by zero, and what a request left
+        there that the model's weights broke may be no number.
+        """
+        self._pool_LJPNKd.index_fill_(2, page_ids_n, 0.0)
 
     def copy_pages(self, source_ids: Sequence[int], target_ids: Sequence[int]) -> None:
         """Copy whole pages, in all layers; no target is a source."""

@@ -103,6 +103,8 @@ class PagedStage:
         plan = plan_pages(microbatch, self._tables)
         pool = self._owned_pool()
         placed = self._place(microbatch, plan)
+        if placed.unfilled_page_ids is not None:
+            pool.clear(placed.unfilled_page_ids)
         hidden_TD = hidden_out_TD
         if hidden_TD is None:
             shape = (microbatch.num_tokens, self.description.hidden_size)

@@ -187,8 +187,8 @@ def _measure(
         if runs:
             measured[plan] = statistics.median(runs)
             _tell(results, num_stages, plan, runs, answer)
-    is_last = num_stages == arguments.stages[-1]
-    for kind in arguments.in_row_plans if arguments.in_row and is_last else ():
+    is_wanted = num_stages in (arguments.in_row_stages or arguments.stages[-1:])
+    for kind in arguments.in_row_plans if arguments.in_row and is_wanted else ():
         of_kind = [plan for plan in measured if plan.name.startswith(kind)]
         if not of_kind:
             continue
@@ -312,7 +312,10 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--fixed", type=int, nargs="+", default=[2048, 4096, 6144, 8192])
     parser.add_argument("--dynamic", type=int, nargs="+", default=[6144, 8192])
     parser.add_argument("--rounds", type=int, default=2)
-    parser.add_argument("--in-row", type=int, default=0, help="prompts at once, on the last mesh")
+    parser.add_argument("--in-row", type=int, default=0, help="prompts at once")
+    parser.add_argument(
+        "--in-row-stages", type=int, nargs="+", help="meshes; the last if not given"
+    )
     parser.add_argument("--in-row-plans", nargs="+", default=["optimal", "fixed"])
     parser.add_argument("--decode", action="store_true", help="time between tokens too")
     parser.add_argument("--device", choices=["auto", "cpu", "cuda"], default="auto")

@@ -6,6 +6,7 @@ import dataclasses
 import itertools
 import pathlib
 
+import numpy as np
 import pytest
 import torch
 
@@ -91,6 +92,19 @@ def test_chunks_and_decode_rows_share_a_microbatch(family: Expected) -> None:
             ids += pipeline.run(decode_work(1, 8, 9), _chunk(2, 17, prompts[2][17:]))
         answers.append(Answer(ids=ids, logits_nV=torch.cat(rows)))
     check_same(*answers)
+
+
+def test_what_broke_a_request_does_not_reach_the_next_one(tmp_path: pathlib.Path) -> None:
+    """Kernels multiply what is behind the last key by zero, and zero times NaN is NaN."""
+    make_tiny(tmp_path, "Qwen3")
+    pipeline = load_paged(tmp_path, 0, 4)
+    [stage] = pipeline.stages
+    broken = np.full(stage.page_layer_bytes(), 0xFF, dtype=np.uint8)
+    for layer, page in itertools.product(range(4), range(3)):
+        stage.write_page(layer, page, broken)
+    pipeline.run(_chunk(0, 0, make_prompt(20, seed=3), pages=(0, 1)))
+    for layer in range(4):
+        assert np.isfinite(stage.read_page(layer, 1).view(np.float32)).all()
 
 
 def test_prompt_log_probabilities(family: Expected) -> None:
