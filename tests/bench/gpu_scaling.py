@@ -30,7 +30,7 @@ from chunkmesh.cli.local_mesh import LocalMesh
 from chunkmesh.cli.mesh_options import MeshOptions
 from chunkmesh.v1 import generation_pb2 as pb
 from scheduler.chunk_dynamic import DynamicChunks
-from scheduler.latency_model import PipelineLatency, StageLatency
+from scheduler.latency_model import TERMS, PipelineLatency, StageLatency
 from tests.bench import machine
 from tests.bench.shape_folder import SHAPES, write_shape
 from tests.chunk_plans import sizes
@@ -272,10 +272,8 @@ def _plans(bench: Bench, arguments: argparse.Namespace) -> Iterator[Plan]:
 
 
 def _latency(terms: pb.LatencyTerms) -> StageLatency:
-    told = MessageToDict(
-        terms, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
-    )
-    return StageLatency(**told)
+    names = ("floor_ms", *TERMS, "edge_ms")
+    return StageLatency(**{name: getattr(terms, name) for name in names})
 
 
 def _options(path: Path, num_stages: int, arguments: argparse.Namespace) -> MeshOptions:

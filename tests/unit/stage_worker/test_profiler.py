@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from scheduler.latency_model import StageLatency, Work
+from stage_worker.launched import Computed, Finished
 from stage_worker.model_stage import load_stage
 from stage_worker.orders import Entry, Microbatch
 from stage_worker.profile_plan import ProfileLimits
@@ -42,6 +43,36 @@ def test_times_are_those_of_the_stage() -> None:
         if shape.num_rows:
             work = Work.of_rows([shape.prefix_tokens + 1] * shape.num_rows)
         assert pytest.approx(_TRUTH.microbatch_ms(work) * 1000, abs=1) == point.compute_us
+
+
+class LaunchedStage(TimedStage):
+    """Launches; the first of two microbatches takes longer by what the host does before it."""
+
+    num_launched = 0
+
+    def launch(
+        self,
+        microbatch: Microbatch,
+        hidden_in_TD: torch.Tensor | None,
+        hidden_out_TD: torch.Tensor | None,
+    ) -> Computed:
+        """Compute at once."""
+        started_s = self.clock.now_s
+        self.num_launched += 1
+        self.clock.now_s += self.num_launched % 2
+        output = self.forward(microbatch, hidden_in_TD, hidden_out_TD)
+        return Computed(Finished(output=output, started_s=started_s, ended_s=self.clock.now_s))
+
+
+def test_a_device_is_timed_while_it_is_busy() -> None:
+    """That is how it works when it serves; alone, it would wait for its host first."""
+    stage = LaunchedStage(1, 3, _TRUTH.microbatch_ms, ScriptedClock())
+    points = Profiler(_limits(200_000.0), page_tokens=16, clock=stage.clock).measure(stage)
+    assert len(points) > 30
+    assert all(point.compute_us < 1_000_000 for point in points)
+    assert points[0].compute_us == pytest.approx(
+        _TRUTH.microbatch_ms(Work.of_chunk(0, points[0].shape.chunk_tokens)) * 1000, abs=1
+    )
 
 
 def test_points_may_be_told_by_another_clock() -> None:
