@@ -13,7 +13,7 @@ import math
 import statistics
 from collections.abc import Generator, Iterable, Sequence
 
-PLAN_VERSION = 1
+PLAN_VERSION = 2
 """Raised when other work is measured: kept profiles of another version are not used."""
 _NUM_SIZES = 6
 _NUM_ROUNDS = 3
