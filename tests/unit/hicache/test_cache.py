@@ -110,10 +110,10 @@ def test_a_victim_that_another_replica_leased_outlives_the_wait() -> None:
     """The request that loads it must find it in Redis until its lease ends."""
     cache, digests = filled(2)
     cache.evict(Everything(), now_s=0, dry_run=False)
-    cache.hold("b-1", digests[:1], ttl_s=10, now_s=1)
+    cache.elsewhere.hold("b-1", digests[:1], ttl_s=10, now_s=1)
     assert cache.doomed(9, now_s=5) == digests[1:]
     cache.unlinked(digests[1:])
-    cache.hold("b-1", digests[:1], ttl_s=10, now_s=9)
+    cache.elsewhere.hold("b-1", digests[:1], ttl_s=10, now_s=9)
     cache.tick(now_s=15)
     assert cache.doomed(9, now_s=15) == ()
     cache.tick(now_s=19)
@@ -123,7 +123,7 @@ def test_a_victim_that_another_replica_leased_outlives_the_wait() -> None:
 def test_a_lease_of_another_replica_holds_like_our_own() -> None:
     """One replica evicts for all."""
     cache, digests = filled(2, budget_bytes=2 * PAGE_BYTES)
-    cache.hold("b-1", digests, ttl_s=10, now_s=0)
+    cache.elsewhere.hold("b-1", digests, ttl_s=10, now_s=0)
     assert store(cache, chain(1, name="new")) == 0
     cache.release("b-1", now_s=0)
     assert store(cache, chain(1, name="newer")) == 1
@@ -132,12 +132,12 @@ def test_a_lease_of_another_replica_holds_like_our_own() -> None:
 def test_a_replica_that_does_not_evict_goes_over_its_budget() -> None:
     """Two replicas that both make room would throw away twice as much."""
     cache, digests = filled(2, budget_bytes=2 * PAGE_BYTES)
-    cache.keep_limits(here=False)
+    cache.keep_limits(until_s=0)
     store(cache, chain(2, name="other"))
     assert cache.num_bytes == 4 * PAGE_BYTES
-    assert cache.drop(digests[1:], now_s=0) == 1
+    assert cache.elsewhere.drop(digests[1:], now_s=0) == 1
     assert cache.doomed(9, now_s=WAIT_S) == ()
-    cache.keep_limits(here=True)
+    cache.keep_limits(until_s=1)
     cache.tick(now_s=0)
     assert cache.num_bytes == 2 * PAGE_BYTES
 
@@ -145,11 +145,11 @@ def test_a_replica_that_does_not_evict_goes_over_its_budget() -> None:
 def test_a_page_that_another_replica_unlinks_is_not_believed_for_a_while() -> None:
     """Its unlink may come after the write; but a replica that died must not forbid it for good."""
     cache, digests = filled(1)
-    cache.drop(digests, now_s=0)
+    cache.elsewhere.drop(digests, now_s=0)
     assert store(cache, digests) == 0
     cache.tick(ELSEWHERE_S)
     assert store(cache, digests) == 1
-    cache.drop(digests, now_s=0)
+    cache.elsewhere.drop(digests, now_s=0)
     cache.unlinked(digests)
     assert store(cache, digests) == 1
 
