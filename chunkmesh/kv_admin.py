@@ -80,6 +80,11 @@ class KvAdmin:
         )
         return _entries(reply)
 
+    def last_entry(self, key: bytes) -> bytes | None:
+        """Return the id of a log's newest entry; None if it has none."""
+        (reply,) = self._store.run([(b"XREVRANGE", key, b"+", b"-", b"COUNT", b"1")])
+        return next((entry_id for entry_id, _ in _entries(reply)), None)
+
     def has_entry(self, key: bytes, entry_id: bytes) -> bool:
         """Whether a log still has an entry."""
         (reply,) = self._store.run([(b"XRANGE", key, entry_id, entry_id)])

@@ -53,8 +53,12 @@ class Elsewhere:
         return tuple(reversed(pages))
 
     def hold(self, lease_id: str, digests: Sequence[bytes], *, ttl_s: float, now_s: float) -> None:
-        """Take note of a lease that was given or renewed; it holds doomed pages too."""
+        """Take note of a lease that was given or renewed; it holds doomed pages too.
+
+        It never ends earlier than was known before: what is told may be older.
+        """
         lock = self._contents.lock(digests)
+        ttl_s = max(ttl_s, self._leases.rest_s(lease_id, now_s))
         self.released(lease_id, now_s=now_s)
         self._leases.adopt(lease_id, lock, ttl_s=ttl_s, now_s=now_s)
 

@@ -51,6 +51,11 @@ class Leases:
         lease = self._leases.get(lease_id)
         return lease.lock.pages[-1].digest if lease is not None and lease.lock.pages else None
 
+    def rest_s(self, lease_id: str, now_s: float) -> float:
+        """Return how long a lease still holds; 0 if it has ended."""
+        lease = self._leases.get(lease_id)
+        return 0.0 if lease is None else max(0.0, lease.ends_s - now_s)
+
     def own(self, now_s: float) -> list[tuple[str, float]]:
         """Return (id, how long it still holds) of the live leases that were given here."""
         prefix = f"{self._name}-"

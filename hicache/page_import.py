@@ -7,10 +7,12 @@ page of which a value does not bear its own checksum, and nothing of what is the
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Collection, Iterable
 
 from chunkmesh.coverage import Coverage, layer_mask
+from chunkmesh.errors import InvalidRequest
 from chunkmesh.page_record import (
     RECORD_FIELD,
     EncodedPage,
@@ -18,7 +20,6 @@ from chunkmesh.page_record import (
     decode_record,
     field_layer,
 )
-from chunkmesh.stored_page import StoredPage
 from chunkmesh.v1 import hicache_pb2 as pb
 from hicache.cache import PrefixCache
 from hicache.families import Families
@@ -153,6 +154,11 @@ class PageImport:
             model_layers=record.format.model_layers,
             layer_bytes=record.format.layer_bytes,
         )
-        found = StoredPage(digest=digest, record=record, coverage=coverage)
-        self._cache.adopt(self._families.placed([found]), now_s=time.monotonic())
+        namespace = self._families.namespace(record)
+        if namespace is None:
+            return False
+        with contextlib.suppress(InvalidRequest):
+            self._cache.commit(
+                namespace, [(digest, record.parent, 0)], coverage, now_s=time.monotonic()
+            )
         return self._cache.info(digest).layers & mask == mask

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 from chunkmesh.coverage import MAX_MODEL_LAYERS, Coverage
 from chunkmesh.pages import DIGEST_BYTES
@@ -40,12 +41,13 @@ _LEASED = struct.Struct("<Q32s")
 _CLEARED = struct.Struct("<QQ")
 _GOING = frozenset({ChangeKind.INVALIDATED, ChangeKind.EVICTED, ChangeKind.DELETED})
 _EMPTY: dict[int, Event] = {8: KeptChanged(), 9: Described(), 10: Joined(), 11: Lost()}
-_EMPTY_KINDS = {type(event): kind for kind, event in _EMPTY.items()}
 
 
 def encode_event(event: Event) -> bytes:
     """Return the bytes of one event."""
-    kind, body = _encoded(event)
+    kind = _KINDS[type(event)]
+    encode = _ENCODERS.get(kind)
+    body = b"" if encode is None else encode(event)
     return _HEAD.pack(kind, len(body)) + body
 
 
@@ -62,26 +64,18 @@ def decode_events(data: bytes) -> Iterator[Event | None]:
         at += _HEAD.size + num_bytes
 
 
-def _encoded(event: Event) -> tuple[int, bytes]:
-    match event:
-        case Committed():
-            return 1, _encode_committed(event)
-        case Gone():
-            head = _GONE.pack(event.kind.value, event.namespace, event.num_bytes)
-            return 2, head + b"".join(event.digests)
-        case Unlinked():
-            return 3, b"".join(event.digests)
-        case Told():
-            return 4, _encode_told(event)
-        case Leased():
-            ttl_ms = max(1, round(event.ttl_s * 1000))
-            return 5, _LEASED.pack(ttl_ms, event.last) + event.lease_id.encode()
-        case Released():
-            return 6, event.lease_id.encode()
-        case Cleared():
-            return 7, _CLEARED.pack(event.num_pages, event.num_bytes)
-        case _:
-            return _EMPTY_KINDS[type(event)], b""
+def packed(events: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield encoded events joined to pieces of at most MAX_EVENT_BYTES, or one event."""
+    piece: list[bytes] = []
+    num_bytes = 0
+    for event in events:
+        if piece and num_bytes + len(event) > MAX_EVENT_BYTES:
+            yield b"".join(piece)
+            piece, num_bytes = [], 0
+        piece.append(event)
+        num_bytes += len(event)
+    if piece:
+        yield b"".join(piece)
 
 
 def _decoded(kind: int, body: bytes) -> Event | None:
@@ -97,9 +91,7 @@ def _decoded(kind: int, body: bytes) -> Event | None:
 def _encode_committed(event: Committed) -> bytes:
     coverage = event.stored.coverage
     mask = coverage.layers.to_bytes((coverage.layers.bit_length() + 7) // 8, "little")
-    head = _COMMITTED.pack(
-        event.namespace, coverage.model_layers, coverage.layer_bytes, len(mask)
-    )
+    head = _COMMITTED.pack(event.namespace, coverage.model_layers, coverage.layer_bytes, len(mask))
     parts = [head, mask]
     before = event.namespace
     for digest, parent, priority in event.stored.pages:
@@ -147,6 +139,15 @@ def _decode_unlinked(body: bytes) -> Event | None:
     return Unlinked(digests=_digests(body))
 
 
+def _encode_gone(event: Gone) -> bytes:
+    head = _GONE.pack(event.kind.value, event.namespace, event.num_bytes)
+    return head + b"".join(event.digests)
+
+
+def _encode_unlinked(event: Unlinked) -> bytes:
+    return b"".join(event.digests)
+
+
 def _encode_told(event: Told) -> bytes:
     told = event.summary
     return _TOLD.pack(
@@ -176,13 +177,25 @@ def _decode_told(body: bytes) -> Event | None:
     return Told(summary=summary, last=None if last == _NONE else last)
 
 
+def _encode_leased(event: Leased) -> bytes:
+    return _LEASED.pack(max(1, round(event.ttl_s * 1000)), event.last) + event.lease_id.encode()
+
+
 def _decode_leased(body: bytes) -> Event | None:
     ttl_ms, last = _LEASED.unpack_from(body)
     return Leased(lease_id=_lease_id(body[_LEASED.size :]), last=last, ttl_s=ttl_ms / 1000)
 
 
+def _encode_released(event: Released) -> bytes:
+    return event.lease_id.encode()
+
+
 def _decode_released(body: bytes) -> Event | None:
     return Released(lease_id=_lease_id(body))
+
+
+def _encode_cleared(event: Cleared) -> bytes:
+    return _CLEARED.pack(event.num_pages, event.num_bytes)
 
 
 def _decode_cleared(body: bytes) -> Event | None:
@@ -191,9 +204,7 @@ def _decode_cleared(body: bytes) -> Event | None:
 
 
 def _digests(data: bytes) -> tuple[bytes, ...]:
-    return tuple(
-        _digest(data[at : at + DIGEST_BYTES]) for at in range(0, len(data), DIGEST_BYTES)
-    )
+    return tuple(_digest(data[at : at + DIGEST_BYTES]) for at in range(0, len(data), DIGEST_BYTES))
 
 
 def _digest(data: bytes) -> bytes:
@@ -218,6 +229,25 @@ def _lease_id(data: bytes) -> str:
     return data.decode("ascii")
 
 
+_KINDS: dict[type[Event], int] = {
+    Committed: 1,
+    Gone: 2,
+    Unlinked: 3,
+    Told: 4,
+    Leased: 5,
+    Released: 6,
+    Cleared: 7,
+    **{type(event): kind for kind, event in _EMPTY.items()},
+}
+_ENCODERS: dict[int, Callable[[Any], bytes]] = {
+    1: _encode_committed,
+    2: _encode_gone,
+    3: _encode_unlinked,
+    4: _encode_told,
+    5: _encode_leased,
+    6: _encode_released,
+    7: _encode_cleared,
+}
 _DECODERS: dict[int, Callable[[bytes], Event | None]] = {
     1: _decode_committed,
     2: _decode_gone,
@@ -227,17 +257,3 @@ _DECODERS: dict[int, Callable[[bytes], Event | None]] = {
     6: _decode_released,
     7: _decode_cleared,
 }
-
-
-def packed(events: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield encoded events joined to pieces of at most MAX_EVENT_BYTES, or one event."""
-    piece: list[bytes] = []
-    num_bytes = 0
-    for event in events:
-        if piece and num_bytes + len(event) > MAX_EVENT_BYTES:
-            yield b"".join(piece)
-            piece, num_bytes = [], 0
-        piece.append(event)
-        num_bytes += len(event)
-    if piece:
-        yield b"".join(piece)
