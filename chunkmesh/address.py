@@ -27,6 +27,9 @@ class HostPort:
         Raises:
             ConfigError: the text is none of these; names it.
         """
+        scheme, separator, _ = text.strip().partition("://")
+        if separator:
+            raise ConfigError(f"{text!r}: leave out {scheme}://, write HOST:PORT only")
         host, colon, port = text.strip().rpartition(":")
         if not colon or not (port.isascii() and port.isdigit()):
             raise ConfigError(f"{text!r} is not HOST:PORT, such as 127.0.0.1:50051")

@@ -17,7 +17,8 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from chunkmesh.errors import ConfigError
-from chunkmesh.settings import Settings, flag_of, variable_of
+from chunkmesh.known_settings import flag_of, variable_of
+from chunkmesh.settings import Settings
 from chunkmesh.settings_sources import Given, read_environment, read_file, read_flags
 
 _PASSWORD = re.compile(r"(?<=://)([^/@\s]*:)[^/@\s]*(?=@)")

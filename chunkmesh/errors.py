@@ -73,3 +73,8 @@ class ModelFault(ChunkMeshError):
 
 class InvariantViolated(ChunkMeshError):
     """A bug of ours: state that must not exist."""
+
+
+def reason_of(error: Exception) -> str:
+    """Say why a file cannot be read or written, for a text that names the file itself."""
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)

@@ -21,11 +21,15 @@ SERVICE_NAMES: Mapping[str, frozenset[str]] = {
             "drain_timeout",
             "dynamic_chunking_smooth_factor",
             "enable_dynamic_chunking",
+            "enable_prefix_caching",
             "hicache_url",
             "http_port",
             "internal_port",
             "latency_model",
-            "load_timeout",
+            "load_min_tokens",
+            "load_policy",
+            "load_timeout_ms",
+            "load_timeout_ms_per_1k_tokens",
             "max_chunk_ms",
             "max_outstanding_stores",
             "max_queued_requests",
@@ -64,5 +68,16 @@ SERVICE_NAMES: Mapping[str, frozenset[str]] = {
 }
 """Service -> its own fields."""
 
+VARIABLE_PREFIX = "CHUNKMESH_"
 VARIABLES = frozenset({"CHUNKMESH_CONFIG", "CHUNKMESH_HICACHE"})
 """Environment variables that are no field of a service."""
+
+
+def flag_of(name: str) -> str:
+    """Return the flag of a field."""
+    return "--" + name.replace("_", "-")
+
+
+def variable_of(name: str) -> str:
+    """Return the environment variable of a field."""
+    return VARIABLE_PREFIX + name.upper()

@@ -114,8 +114,6 @@ class KvConnection:
         Raises:
             CacheFault: the server does not answer, or refuses.
         """
-        if self._connected and self._is_stale():
-            self._connection.disconnect()
         self._connected = False
         try:
             yield
@@ -165,10 +163,10 @@ class KvConnection:
             raise CacheFault(f"Redis {self.name}: {said}")
         return reply
 
-    def _is_stale(self) -> bool:
+    def is_stale(self) -> bool:
         """Whether the server closed the idle connection, or something on it was never read."""
         try:
-            return self._connection.can_read(0)
+            return self._connected and self._connection.can_read(0)
         except (RedisError, OSError):
             return True
 

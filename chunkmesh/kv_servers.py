@@ -60,6 +60,10 @@ class Servers:
             parts.setdefault(self.placement.server(key), []).append(index)
         return parts
 
+    def is_stale(self) -> bool:
+        """Whether a connection was lost while nobody talked on it."""
+        return any(connection.is_stale() for connection in self.connections)
+
     @contextlib.contextmanager
     def exchange(self, indices: Iterable[int]) -> Iterator[None]:
         """Talk to some of the servers inside; a fault drops the connections to all of these.

@@ -43,9 +43,7 @@ class KvStore:
 
     def close(self) -> None:
         """Close the connections."""
-        known = self._servers.connections if self._servers is not None else ()
-        for connection in {*self._seeds, *known}:
-            connection.close()
+        self._forget_servers()
 
     def server(self) -> ServerInfo:
         """Ask the servers who they are.
@@ -162,16 +160,23 @@ class KvStore:
 
     @contextlib.contextmanager
     def _found(self) -> Iterator[Servers]:
-        """Yield the servers; after a fault they are looked for anew at the next call."""
+        """Yield the servers; after a fault or a lost connection they are looked for anew."""
         try:
+            if self._servers is not None and self._servers.is_stale():
+                self._forget_servers()
             if self._servers is None:
                 self._servers = find_servers(self._seeds)
             yield self._servers
         except CacheFault:
-            for connection in self._servers.connections if self._servers is not None else ():
-                connection.close()
-            self._servers = None
+            self._forget_servers()
             raise
+
+    def _forget_servers(self) -> None:
+        """Close all connections; whoever answers at the next call may be another server."""
+        known = self._servers.connections if self._servers is not None else ()
+        for connection in {*self._seeds, *known}:
+            connection.close()
+        self._servers = None
 
 
 def _run(steps: Sequence[Iterator[None]]) -> None:

@@ -25,20 +25,9 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from chunkmesh.address import LOOPBACK, HostPort, Listen
 from chunkmesh.errors import ConfigError
+from chunkmesh.known_settings import flag_of
 from chunkmesh.layers import LayerRange
 from chunkmesh.logs import LogFormat, LogLevel
-
-VARIABLE_PREFIX = "CHUNKMESH_"
-
-
-def flag_of(name: str) -> str:
-    """Return the flag of a field."""
-    return "--" + name.replace("_", "-")
-
-
-def variable_of(name: str) -> str:
-    """Return the environment variable of a field."""
-    return VARIABLE_PREFIX + name.upper()
 
 
 def _parse_address(value: object) -> object:

@@ -18,9 +18,16 @@ from typing import Literal, Never
 from pydantic.fields import FieldInfo
 
 from chunkmesh import __version__
-from chunkmesh.errors import ConfigError
-from chunkmesh.known_settings import COMMON_NAMES, SERVICE_NAMES, VARIABLES
-from chunkmesh.settings import VARIABLE_PREFIX, Settings, flag_of, variable_of
+from chunkmesh.errors import ConfigError, reason_of
+from chunkmesh.known_settings import (
+    COMMON_NAMES,
+    SERVICE_NAMES,
+    VARIABLE_PREFIX,
+    VARIABLES,
+    flag_of,
+    variable_of,
+)
+from chunkmesh.settings import Settings
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,10 +98,8 @@ def read_file(settings_class: type[Settings], path: str) -> dict[str, Given]:
     try:
         with Path(path).open("rb") as file:
             top = tomllib.load(file)
-    except OSError as error:
-        raise ConfigError(f"--config {path}: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"--config {path}: {error}") from error
+    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"--config {path}: {reason_of(error)}") from error
     fields = settings_class.model_fields
     services = {**SERVICE_NAMES, settings_class.service: frozenset(fields)}
     tables = {key: value for key, value in top.items() if isinstance(value, dict)}

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 
 import structlog
+from prometheus_client import Counter
 
 from chunkmesh.errors import CacheFault
 from chunkmesh.kv_servers import ServerInfo
@@ -25,6 +26,8 @@ from hicache.watch import ChangeFeed
 PING_S = 1.0
 NOT_ASKED = "not asked yet"
 _UNLINK_PAGES = 500
+
+_FAULTS = Counter("chunkmesh_redis_faults", "Times that Redis did not answer hicache-server.")
 
 _log = structlog.get_logger(__name__)
 
@@ -130,6 +133,7 @@ class RedisWatcher:
         return server
 
     def _failed(self, error: CacheFault) -> None:
+        _FAULTS.inc()
         if self.fault in {None, NOT_ASKED}:
             _log.warning("redis does not answer", error=str(error))
             self._feed.redis_down(str(error))

@@ -80,6 +80,15 @@ class SendLoad:
 
     load_id: int
     digests: tuple[bytes, ...]
+    timeout_ms: int = 0
+    """When they end it by themselves with what they have read; 0 for never."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class SendEndLoad:
+    """Let every stage end a load with what it has read; the answer comes as Loaded."""
+
+    load_id: int
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,6 +168,14 @@ class ReleaseLease:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class InvalidatePages:
+    """Tell HiCache that what is stored of pages must not be used."""
+
+    digests: tuple[bytes, ...]
+    """At least one."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
     """Prefill went on."""
 
@@ -225,6 +242,7 @@ class Failed:
 Action = (
     SendMicrobatch
     | SendLoad
+    | SendEndLoad
     | SendCommitLoad
     | SendCancelLoad
     | SendStore
@@ -233,6 +251,7 @@ Action = (
     | SendRelease
     | MatchPrefix
     | ReleaseLease
+    | InvalidatePages
     | Progress
     | PromptLogprobs
     | Output

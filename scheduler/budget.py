@@ -14,7 +14,8 @@ from scheduler.chunking import ChunkStrategy
 from scheduler.latency_model import PipelineLatency, Work
 from scheduler.part import Part, take_chunk
 from scheduler.prefill import Prefill
-from scheduler.prefill_order import Candidate, prefill_order
+from scheduler.prefill_order import Candidate
+from scheduler.prefill_turns import PrefillTurns
 from scheduler.request import Request
 
 
@@ -54,14 +55,13 @@ class TokenBudget:
         """Hold max_tokens >= 1."""
         self._strategy = strategy
         self._max_tokens = max_tokens
-        self._owed: Request | None = None
-        self._clock = 0
-        """Prefill tokens sent so far."""
+        self._turns = PrefillTurns()
+        """In tokens."""
 
     def begin(self, prefill: Prefill) -> None:
         """Cut it."""
         prefill.want((prefill.start, *self._strategy.cut(prefill.start, prefill.end)))
-        prefill.began_at = self._clock
+        self._turns.begin(prefill)
 
     def fill(
         self,
@@ -76,10 +76,9 @@ class TokenBudget:
         A strategy's long chunk could wait for ever otherwise.
         """
         candidates = [self._candidate(request) for request in prefilling]
-        order = prefill_order(candidates, budget=self._max_tokens, owed=self._owed)
         parts: list[Part] = []
         left = self._max_tokens
-        for request in order.requests:
+        for request in self._turns.order(candidates, self._max_tokens):
             if len(parts) == most or left <= 0:
                 break
             end = request.prefill.wanted_end() or request.prefill.end
@@ -87,14 +86,12 @@ class TokenBudget:
             if num_tokens <= left or not parts:
                 parts.append(take_chunk(request, end))
                 left -= num_tokens
-        self._clock += self._max_tokens - left
-        self._owed = order.owed([part.request for part in parts])
+        self._turns.sent(parts, self._max_tokens - left)
         return parts
 
     def leave(self, request: Request) -> None:
         """Owe it nothing."""
-        if self._owed is request:
-            self._owed = None
+        self._turns.leave(request)
 
     def replace(self, _latency: PipelineLatency, /) -> None:
         """Borders stay where the strategy puts them, as its users know it."""
@@ -103,9 +100,8 @@ class TokenBudget:
         """Count in tokens."""
         prefill = request.prefill
         is_last_chunk = prefill.wanted_end() == prefill.end
-        return Candidate(
-            request=request,
+        return self._turns.candidate(
+            request,
             rest=prefill.end - prefill.next_start if is_last_chunk else math.inf,
             total=prefill.end - prefill.start,
-            age=self._clock - prefill.began_at,
         )

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Coroutine
 from typing import Any
 
 from chunkmesh.layers import LayerRange
 from chunkmesh.pages import Namespace
 from scheduler import actions, events
-from scheduler.hicache_client import HiCacheClient
+from scheduler.hicache_client import RENEW_S, HiCacheClient
 
 
 class CacheCalls:
@@ -21,6 +22,8 @@ class CacheCalls:
         """Without a client every match is empty."""
         self._hicache = hicache
         self._on_event = on_event
+        self._leases: dict[str, float] = {}
+        """Leases that requests hold, and when each was given or renewed last."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._failure: BaseException | None = None
         """Of a call that failed by a bug; faults of the cache are none."""
@@ -31,8 +34,19 @@ class CacheCalls:
 
     def release_lease(self, action: actions.ReleaseLease) -> None:
         """Give a lease back."""
+        self._leases.pop(action.lease_id, None)
         if self._hicache is not None:
             self._spawn(self._hicache.release_lease(action.lease_id))
+
+    def renew_leases(self, now_s: float) -> None:
+        """Renew the leases that are due; now_s is the monotonic clock.
+
+        What has ended by then is not renewed again: its pages are a miss if they are gone.
+        """
+        due = [lease for lease, since_s in self._leases.items() if now_s - since_s >= RENEW_S]
+        if due and self._hicache is not None:
+            self._leases.update(dict.fromkeys(due, now_s))
+            self._spawn(self._renew(self._hicache, due))
 
     def invalidate(self, digests: tuple[bytes, ...]) -> None:
         """Report pages that were found missing or damaged."""
@@ -73,16 +87,25 @@ class CacheCalls:
         if self._hicache is not None:
             await self._hicache.close()
 
+    async def _renew(self, hicache: HiCacheClient, lease_ids: list[str]) -> None:
+        """Renew leases, and forget those that have ended."""
+        for lease_id in await hicache.renew(lease_ids):
+            self._leases.pop(lease_id, None)
+
     async def _match(self, action: actions.MatchPrefix) -> None:
         """Ask and answer."""
-        num_pages, lease_id = 0, None
+        num_pages: int | None = None
+        lease_id: str | None = None
         if self._hicache is not None:
             num_pages, lease_id = await self._hicache.match(action.digests)
+        if lease_id is not None:
+            self._leases[lease_id] = time.monotonic()
         self._on_event(
             events.Matched(
                 request_id=action.request_id,
                 child=action.child,
-                num_pages=num_pages,
+                num_pages=num_pages or 0,
+                is_known=num_pages is not None,
                 lease_id=lease_id,
             )
         )

@@ -49,17 +49,14 @@ def budget_for(
     if strategy == "fixed" or latency is None:
         return TokenBudget(FixedChunks(max_tokens), max_tokens)
     if strategy == "dynamic":
-        slowest = max(latency.stages, key=lambda stage: stage.chunk_ms(0, max_tokens))
-        dynamic = DynamicChunks.of_latency(
-            slowest,
+        dynamic = DynamicChunks.of_pipeline(
+            latency,
             chunk_tokens=max_tokens,
             page_tokens=config.page_tokens,
             smooth_factor=config.dynamic_smooth_factor,
+            context_tokens=config.context_tokens,
         )
-        capped = dataclasses.replace(
-            dynamic, context_tokens=config.context_tokens, max_prefill_tokens=max_tokens
-        )
-        return TokenBudget(capped, max_tokens)
+        return TokenBudget(dynamic, max_tokens)
     optimal = OptimalChunks(
         latency=latency,
         page_tokens=config.page_tokens,

@@ -11,7 +11,7 @@ import dataclasses
 import math
 from collections.abc import Sequence
 
-from scheduler.latency_model import StageLatency
+from scheduler.latency_model import PipelineLatency
 
 _CONTEXT_MARGIN_TOKENS = 100
 """The rule keeps so far from the end of the context."""
@@ -38,16 +38,28 @@ class DynamicChunks:
     """Cap of every chunk but those that fall back to C; none if None."""
 
     @classmethod
-    def of_latency(
-        cls, latency: StageLatency, *, chunk_tokens: int, page_tokens: int, smooth_factor: float
+    def of_pipeline(
+        cls,
+        latency: PipelineLatency,
+        *,
+        chunk_tokens: int,
+        page_tokens: int,
+        smooth_factor: float,
+        context_tokens: int | None,
     ) -> DynamicChunks:
-        """Plan by what a stage takes for tokens and pairs."""
+        """Plan as a route does: by the stage slowest with a first chunk, which fills the buffers.
+
+        What is planned for a route that does not exist, or tried on one, must be what it would do.
+        """
+        slowest = max(latency.stages, key=lambda stage: stage.chunk_ms(0, chunk_tokens))
         return cls(
             chunk_tokens=chunk_tokens,
-            ms_per_token=latency.ms_per_token,
-            ms_per_pair=latency.ms_per_pair,
+            ms_per_token=slowest.ms_per_token,
+            ms_per_pair=slowest.ms_per_pair,
             page_tokens=page_tokens,
             smooth_factor=smooth_factor,
+            context_tokens=context_tokens,
+            max_prefill_tokens=chunk_tokens,
         )
 
     def cut(self, start: int, end: int) -> Sequence[int]:

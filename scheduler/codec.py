@@ -19,6 +19,7 @@ from scheduler.actions import (
     SendCancelLoad,
     SendCommitLoad,
     SendCopyPages,
+    SendEndLoad,
     SendLoad,
     SendMicrobatch,
     SendRelease,
@@ -206,19 +207,30 @@ def _ids_le(ids: TokenIds) -> bytes:
     return np.ascontiguousarray(ids, dtype="<u4").tobytes()
 
 
-def cache_order(
-    action: SendLoad | SendCommitLoad | SendCancelLoad | SendStore | SendCopyPages | SendRelease,
-) -> pb.AttachResponse:
-    """Write an order that is the same for every stage."""
+LoadAction = SendLoad | SendEndLoad | SendCommitLoad | SendCancelLoad
+"""What is done about a load, in the order of its life."""
+
+
+def load_order(action: LoadAction) -> pb.AttachResponse:
+    """Write an order about a load, which is the same for every stage."""
     match action:
         case SendLoad():
-            load = pb.Load(load_id=action.load_id, digests=action.digests)
+            load = pb.Load(
+                load_id=action.load_id, digests=action.digests, timeout_ms=action.timeout_ms
+            )
             return pb.AttachResponse(load=load)
+        case SendEndLoad():
+            return pb.AttachResponse(end_load=pb.EndLoad(load_id=action.load_id))
         case SendCommitLoad():
             commit = pb.CommitLoad(load_id=action.load_id, page_ids=action.page_ids)
             return pb.AttachResponse(commit_load=commit)
         case SendCancelLoad():
             return pb.AttachResponse(cancel_load=pb.CancelLoad(load_id=action.load_id))
+
+
+def page_order(action: SendStore | SendCopyPages | SendRelease) -> pb.AttachResponse:
+    """Write an order about pages or a row, which is the same for every stage."""
+    match action:
         case SendStore():
             pages = [
                 pb.StorePage(
@@ -283,7 +295,16 @@ def times_from(ack: pb.Ack) -> AckTimes:
 
 def loaded_from(done: pb.LoadDone, epoch: int, stage: int) -> events.Loaded:
     """Read what a stage has read from Redis."""
-    return events.Loaded(epoch=epoch, stage=stage, load_id=done.load_id, num_pages=done.num_pages)
+    return events.Loaded(
+        epoch=epoch,
+        stage=stage,
+        load_id=done.load_id,
+        num_pages=done.num_pages,
+        num_host_pages=min(done.num_host_pages, done.num_pages),
+        num_bytes=done.num_bytes,
+        took_s=done.took_us / 1e6,
+        is_damaged=bool(done.bad_digests),
+    )
 
 
 def stored_from(done: pb.StoreDone, epoch: int, stage: int) -> events.Stored:

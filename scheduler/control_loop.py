@@ -17,6 +17,8 @@ from chunkmesh.errors import StageUnavailable
 from chunkmesh.v1 import stage_pb2 as pb
 from scheduler import actions, codec, events
 from scheduler.cache_calls import CacheCalls
+from scheduler.cache_report import CacheReport
+from scheduler.chunk_report import ChunkReport
 from scheduler.engine import ROUTE_RETRY_S, Engine
 from scheduler.engine_config import EngineConfig
 from scheduler.hicache_client import HiCacheClient
@@ -55,7 +57,11 @@ class ControlLoop:
             max_microbatch_tokens=engine_config.max_microbatch_tokens,
             rope=rope,
         )
+        self._cache_report = CacheReport()
         self._cache = CacheCalls(hicache, self._handle)
+        self._chunk_report = ChunkReport(
+            engine_config.chunk_strategy, is_default=engine_config.is_default_strategy
+        )
         self._worker_timeout_s = worker_timeout_s
         self._on_ready = on_ready
         self._requests: dict[str, RequestStream] = {}
@@ -80,6 +86,7 @@ class ControlLoop:
                 self._handle(events.Tick())
                 self._show_engine()
                 self._cache.check()
+                self._cache.renew_leases(time.monotonic())
         finally:
             await self._cache.close()
 
@@ -166,17 +173,19 @@ class ControlLoop:
                 self.workers.send(codec.microbatch_orders(action, num_stages))
             case (
                 actions.SendLoad()
+                | actions.SendEndLoad()
                 | actions.SendCommitLoad()
                 | actions.SendCancelLoad()
-                | actions.SendStore()
-                | actions.SendCopyPages()
-                | actions.SendRelease()
             ):
-                self.workers.broadcast(codec.cache_order(action))
+                self.workers.broadcast(codec.load_order(action))
+            case actions.SendStore() | actions.SendCopyPages() | actions.SendRelease():
+                self.workers.broadcast(codec.page_order(action))
             case actions.MatchPrefix():
                 self._cache.match(action)
             case actions.ReleaseLease():
                 self._cache.release_lease(action)
+            case actions.InvalidatePages(digests=digests):
+                self._cache.invalidate(digests)
             case actions.CommitPages():
                 self._commit(action)
             case (
@@ -237,20 +246,13 @@ class ControlLoop:
         count_preemptions(now.num_preemptions - self._num_preemptions)
         self._num_preemptions = now.num_preemptions
         show_pipeline(now)
+        self._cache_report.show(now)
 
     def _tell_chunks(self) -> None:
         """Log and show how prompts are cut on a new route."""
         self._show_engine()
         now = self.engine.snapshot()
-        if now.chunk_strategy_reason:
-            _log.warning(
-                "chunk strategy replaced",
-                asked=self.config.chunk_strategy,
-                strategy=now.chunk_strategy,
-                reason=now.chunk_strategy_reason,
-            )
-        else:
-            _log.info("chunk strategy", strategy=now.chunk_strategy)
+        self._chunk_report.tell(now.chunk_strategy, now.chunk_strategy_reason, self.workers.fits)
 
     def _drop(self, request_id: str) -> None:
         """Forget a request that has ended, but for its timeline."""

@@ -16,9 +16,9 @@ from __future__ import annotations
 
 from chunkmesh.errors import ChunkMeshError, InvariantViolated, ModelFault, StageUnavailable
 from chunkmesh.logprobs import TokenLogprobs
-from scheduler import prefix_match
 from scheduler.actions import Action, Failed, Output, ReleaseLease
 from scheduler.admission import Admission
+from scheduler.cache_counts import CacheCounts
 from scheduler.chunking import ChunkStrategy
 from scheduler.engine_config import EngineConfig
 from scheduler.events import (
@@ -35,11 +35,13 @@ from scheduler.events import (
     Tick,
 )
 from scheduler.fork import copies
+from scheduler.kept_pages import KeptPages
 from scheduler.live_outputs import LiveOutputs
 from scheduler.output import aborted, chunk_done, finished, progress, push_token, tell_prompt
+from scheduler.prefixes import release_lease
 from scheduler.request import Request, RequestState
 from scheduler.results import PartResult, deal
-from scheduler.route import Route, release_lease, route_of
+from scheduler.route import Route, route_of
 from scheduler.snapshot import Snapshot, snapshot_of
 
 ROUTE_RETRY_S = 2.0
@@ -59,9 +61,11 @@ class Engine:
         self._epoch = 0
         """Of the last route formed; the current one's if a route stands."""
         self._route: Route | None = None
+        self._kept = KeptPages()
         self._live = LiveOutputs()
         """Empty without a route."""
         self._queue = Admission(config)
+        self._counts = CacheCounts()
         self._num_arrived = 0
         self._num_preemptions = 0
 
@@ -79,7 +83,7 @@ class Engine:
             case Arrived(spec=spec):
                 actions = self._arrived(spec)
             case Matched():
-                actions = self._matched(event)
+                actions = self._matched(event, now_s)
             case Loaded():
                 actions = self._loaded(event, now_s)
             case Acked():
@@ -100,6 +104,14 @@ class Engine:
         """Whether nothing is waiting, running or in flight and every page is free."""
         return not len(self._live) and (self._route is None or self._route.is_at_rest())
 
+    def forget_cached(self) -> int:
+        """Forget what the devices hold of prompts; return how many pages that were.
+
+        Who runs keeps his pages, but nobody will find them.
+        """
+        self._kept.forget()
+        return 0 if self._route is None else self._route.pages.forget_cached()
+
     def snapshot(self) -> Snapshot:
         """Count what there is."""
         return snapshot_of(
@@ -109,6 +121,7 @@ class Engine:
                 num_waiting=len(self._queue),
                 num_preemptions=self._num_preemptions,
                 chunk_strategy=self._config.chunk_strategy,
+                cache=self._counts.copy(),
             ),
         )
 
@@ -120,9 +133,9 @@ class Engine:
         actions, preempted = route.share_pages()
         self._num_preemptions += len(preempted)
         for leaver in preempted:
-            actions += self._wait(leaver)
-        for end in route.loads.expire(now_s):
-            actions += route.end_load(end, now_s=now_s)
+            actions += self._wait(route, leaver)
+        for load in route.loads.expire(now_s):
+            actions += route.end_load(load, now_s=now_s)
         while (request := self._queue.take_next(route.has_place)) is not None:
             actions += route.admit(request, now_s=now_s)
         while (microbatch := route.next_microbatch(now_s)) is not None:
@@ -139,13 +152,16 @@ class Engine:
             )
         actions = self._route_lost("the route was formed anew")
         self._epoch = event.epoch
-        self._route = Route(event, self._config, self._chunks)
+        pages = self._kept.take(event.pool_ids)
+        self._route = Route(event, self._config, self._chunks, pages, self._counts)
         return actions
 
     def _route_lost(self, reason: str) -> list[Action]:
         """Fail every request and forget the route; no stage is left to be told."""
         actions: list[Action] = []
-        self._route = None
+        if self._route is not None:
+            self._kept.keep(self._route.pool_ids, self._route.pages)
+            self._route = None
         error = StageUnavailable(reason, retry_after_s=ROUTE_RETRY_S)
         for request_id in self._live.request_ids():
             actions += self._fail(request_id, error)
@@ -156,37 +172,37 @@ class Engine:
         if self.is_live(spec.request_id):
             raise InvariantViolated(f"{spec.request_id} arrived while it is live")
         error: ChunkMeshError | None
-        if self._route is None:
+        if (route := self._route) is None:
             error = StageUnavailable("no route stands", retry_after_s=ROUTE_RETRY_S)
-        else:
-            error = self._queue.refusal(spec, num_pages=self._route.pages.num_pages)
+            return [Failed(request_id=spec.request_id, error=error)]
+        error = self._queue.refusal(spec, num_pages=route.pages.num_pages)
         if error is not None:
             return [Failed(request_id=spec.request_id, error=error)]
         request = Request(spec=spec, arrival=self._num_arrived)
         self._num_arrived += 1
         self._live.add(request)
-        return self._wait(request)
+        return self._wait(route, request)
 
-    def _wait(self, request: Request) -> list[Action]:
+    def _wait(self, route: Route, request: Request) -> list[Action]:
         """Let an output wait, and ask for its prefix."""
         self._queue.add(request)
-        return prefix_match.ask(request, self._config.page_tokens)
+        return route.prefixes.ask(request)
 
-    def _matched(self, event: Matched) -> list[Action]:
+    def _matched(self, event: Matched, now_s: float) -> list[Action]:
         """Note how much HiCache has; whoever ended meanwhile only gives the lease back."""
         request = self._live.find(event.request_id, event.child)
-        if request is None or request.state is not RequestState.WAITING:
+        route = self._route
+        if route is None or request is None or request.state is not RequestState.WAITING:
             lease_id = event.lease_id
             return [] if lease_id is None else [ReleaseLease(lease_id=lease_id)]
-        request.take_match(event, page_tokens=self._config.page_tokens)
-        return [] if request.num_match_pages else release_lease(request)
+        return route.prefixes.matched(request, event, route.pace.latency, now_s)
 
     def _loaded(self, event: Loaded, now_s: float) -> list[Action]:
         """Take one stage's part of a hit."""
         if (route := route_of(event, self._route, self._epoch)) is None:
             return []
-        end = route.loads.loaded(event.stage, event.load_id, event.num_pages)
-        return [] if end is None else route.end_load(end, now_s=now_s)
+        load = route.prefixes.loaded(event, now_s)
+        return [] if load is None else route.end_load(load, now_s=now_s)
 
     def _stored(self, event: Stored) -> list[Action]:
         """Take one stage's end of a store."""
@@ -217,7 +233,8 @@ class Engine:
         if request.state is RequestState.FINISHED:
             return []
         if not result.is_whole:
-            return self._fail(request.request_id, ModelFault(NO_CHOICE))
+            distrusted = route.distrust(request)
+            return distrusted + self._fail(request.request_id, ModelFault(NO_CHOICE))
         actions: list[Action] = []
         if part.is_chunk and chunk_done(request):
             actions.append(progress(request, route.eta_s(request, now_s)))
@@ -277,6 +294,8 @@ class Engine:
         self._queue.remove(request)
         actions = release_lease(request)
         request.move(RequestState.FINISHED)
-        if self._route is not None and request.row is not None:
-            actions += self._route.leave(request)
+        if self._route is not None:
+            actions += self._route.prefixes.cancel(request)
+            if request.row is not None:
+                actions += self._route.leave(request)
         return actions

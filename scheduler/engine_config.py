@@ -9,6 +9,7 @@ from typing import Literal, get_args
 from chunkmesh.errors import ConfigError
 
 ChunkStrategyName = Literal["fixed", "dynamic", "optimal"]
+LoadPolicy = Literal["best_effort", "wait_complete", "timeout"]
 CHUNK_STRATEGIES: tuple[ChunkStrategyName, ...] = get_args(ChunkStrategyName)
 
 
@@ -25,9 +26,17 @@ class EngineConfig:
     max_queued_requests: int
     """Most requests that wait for a row, >= 1; more are refused."""
     load_timeout_s: float
-    """How long stages may read a hit, > 0; then the request is computed without it."""
+    """With load_policy timeout how long stages may read a hit, > 0; then what is there is used."""
+    load_timeout_s_per_1k_tokens: float = 0.0
+    """Added to it for every 1000 tokens of the hit, >= 0."""
+    load_policy: LoadPolicy = "timeout"
+    """When a load ends that has not brought all (loads.py)."""
+    load_min_tokens: int = 0
+    """Fewer stored tokens are computed where no latency is known, >= 0."""
     max_outstanding_stores: int
     """Most stores that some stage has not ended, >= 0; 0 stores nothing."""
+    enable_prefix_caching: bool = False
+    """Whether pages stay on the devices for later requests until their room is needed."""
     pp_async_batch_depth: int = 0
     """Added to the in-flight window of num_stages + 1; if negative it shrinks, at most to 1."""
     decode_groups: int | None = None
@@ -36,6 +45,8 @@ class EngineConfig:
     """Most requests in one microbatch, >= 1; None means no limit."""
     chunk_strategy: ChunkStrategyName = "optimal"
     """How prompts are cut where the stages' latency is known well enough; else fixed."""
+    is_default_strategy: bool = False
+    """Whether nobody has asked for chunk_strategy by name."""
     dynamic_smooth_factor: float = 0.75
     """In [0, 1]; of dynamic chunks."""
     max_chunk_ms: float | None = None
@@ -56,6 +67,8 @@ class EngineConfig:
             ("max_running_requests", 1),
             ("max_queued_requests", 1),
             ("max_outstanding_stores", 0),
+            ("load_timeout_s_per_1k_tokens", 0),
+            ("load_min_tokens", 0),
         ):
             if (value := getattr(self, name)) < least:
                 raise ConfigError(f"{name} is {value}, must be at least {least}")
@@ -89,6 +102,13 @@ class EngineConfig:
         if self.max_microbatch_requests is None:
             return num_groups
         return max(num_groups, -(-self.max_running_requests // self.max_microbatch_requests))
+
+    def load_limit_s(self, num_pages: int) -> float | None:
+        """Return how long the stages may read so many pages; None if they have no limit."""
+        if self.load_policy != "timeout":
+            return None
+        num_tokens = num_pages * self.page_tokens
+        return self.load_timeout_s + self.load_timeout_s_per_1k_tokens * num_tokens / 1000
 
     def pages_for(self, num_tokens: int) -> int:
         """Return the pages that num_tokens positions take."""

@@ -104,6 +104,11 @@ class RouteFormed:
     """Page ids are 0 <= id < num_pages on every stage."""
     latency: PipelineLatency | None = None
     """What microbatches take on its stages; None if that is not known well enough to plan with."""
+    page_bytes: tuple[int, ...] = ()
+    """What a page takes on each stage; empty if that is not known."""
+    pool_ids: tuple[str, ...] = ()
+    """Names the memory of each stage's pages: the same name, the same contents. Empty says that all
+    is new."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,13 +127,15 @@ class Arrived:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Matched:
-    """HiCache answered MatchPrefix; a fault is a match of 0 pages."""
+    """HiCache answered MatchPrefix, or there is no answer: that is a match of 0 pages."""
 
     request_id: str
     num_pages: int
     lease_id: str | None
     child: int = 0
     """As asked."""
+    is_known: bool = True
+    """Whether HiCache did answer."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,6 +146,14 @@ class Loaded:
     stage: int
     load_id: int
     num_pages: int
+    num_host_pages: int = 0
+    """Of those, how many its own host memory had."""
+    num_bytes: int = 0
+    """What it has read, from wherever."""
+    took_s: float = 0.0
+    """Since it was told to."""
+    is_damaged: bool = False
+    """Whether a page was missing or wrong; else those behind num_pages may still be stored."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

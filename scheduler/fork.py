@@ -41,6 +41,8 @@ def fork(first: Request, page_tokens: int) -> list[Request]:
             prefill_started_s=first.prefill_started_s,
             told_tokens=first.told_tokens,
             num_prompt_logprobs=first.num_prompt_logprobs,
+            num_pages_kept=num_shared,
+            generation=first.generation,
             num_pages_stored=num_shared,
             num_preemptions=first.num_preemptions,
         )

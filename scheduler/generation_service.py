@@ -107,7 +107,10 @@ class GenerationService(generation_pb2_grpc.GenerationServicer):
     async def FlushCache(
         self, _request: pb.FlushCacheRequest, _context: _Context
     ) -> pb.FlushCacheResponse:
-        """Forget every cached prefix."""
+        """Forget every cached prefix, the devices' first: that cannot fail."""
+        num_device_pages = self._loop.engine.forget_cached()
+        if self._hicache is None and self._loop.config.enable_prefix_caching:
+            return pb.FlushCacheResponse(num_pages=num_device_pages)
         if self._hicache is None:
             raise ConfigError("this scheduler has no prefix cache: start it with --hicache-url")
         num_pages = await self._hicache.clear()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
 import grpc
@@ -28,6 +28,8 @@ _BACKGROUND_DEADLINE_S = 10.0
 """Of what no request waits for."""
 _PAUSE_S = 1.0
 _LEASE_MS = 60_000
+RENEW_S = _LEASE_MS / 3000
+"""Between two renewals of a lease."""
 _Answer = TypeVar("_Answer")
 
 
@@ -44,10 +46,10 @@ class HiCacheClient:
         self._late: set[asyncio.Task[None]] = set()
         """Matches that were given up, at most those of _DEADLINE_S in each pause."""
 
-    async def match(self, digests: tuple[bytes, ...]) -> tuple[int, str | None]:
-        """Return the number of leading pages stored and the lease on them."""
+    async def match(self, digests: tuple[bytes, ...]) -> tuple[int | None, str | None]:
+        """Return the number of leading pages stored, None without an answer, and the lease."""
         if self._is_paused():
-            return 0, None
+            return None, None
         request = pb.MatchRequest(digests=digests, lease_ttl_ms=_LEASE_MS)
         call = asyncio.ensure_future(
             self._call(self._stub.Match, request, deadline_s=_BACKGROUND_DEADLINE_S)
@@ -60,15 +62,25 @@ class HiCacheClient:
             task = asyncio.create_task(self._give_back(call))
             self._late.add(task)
             task.add_done_callback(self._late.discard)
-            return 0, None
+            return None, None
         if answer is None:
-            return 0, None
+            return None, None
         return min(answer.num_pages, len(digests)), answer.lease_id or None
 
     async def release_lease(self, lease_id: str) -> None:
         """Give a lease back, trying at once even after a fault; if that fails it expires."""
         request = pb.ReleaseLeaseRequest(lease_id=lease_id)
         await self._call(self._stub.ReleaseLease, request, deadline_s=_BACKGROUND_DEADLINE_S)
+
+    async def renew(self, lease_ids: Sequence[str]) -> list[str]:
+        """Let leases live on; return those that have ended, none if HiCache does not answer."""
+        if self._is_paused() or not lease_ids:
+            return []
+        request = pb.RenewLeasesRequest(lease_ids=lease_ids, lease_ttl_ms=_LEASE_MS)
+        answer = await self._call(
+            self._stub.RenewLeases, request, deadline_s=_BACKGROUND_DEADLINE_S
+        )
+        return [] if answer is None else list(answer.ended_ids)
 
     async def invalidate(self, digests: tuple[bytes, ...]) -> None:
         """Report pages that were found missing or damaged."""

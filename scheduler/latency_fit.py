@@ -212,5 +212,5 @@ def _too_bad(latency: StageLatency, median: float, p90: float, gate: FitGate) ->
         ("90th percentile", p90, gate.max_p90_error),
     ):
         if error > limit:
-            return f"{name} error at unseen points is {error:.0%}, at most {limit:.0%} is allowed"
+            return f"{name} error at unseen points is {error:.1%}, above the limit of {limit:.0%}"
     return None

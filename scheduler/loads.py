@@ -1,98 +1,169 @@
 """Cached pages on their way into staging, before a request's prefill. Pure.
 
-The usable hit is the minimum over the stages. When a stage has nothing, or the deadline passes,
-the load is given up and the request is computed from its start: a cache fault is a miss.
+A load begins while its request still waits for a place. What it has brought is the minimum over the
+stages, and waits in staging until the request's turn comes. How long it may take says the policy:
+
+- timeout: the stages end it after a time, with what they have read.
+- best_effort: they end it when the request's turn has come.
+- wait_complete: they read until all is there.
+
+A stage that does not answer in time has nothing, and a stage that has nothing ends the load at
+once: the request is computed from where it would have begun. A cache fault is a miss.
+Source: the prefetch policies of SGLang's HiCache
+(https://docs.sglang.ai/advanced_features/hicache_design.html).
 """
 
 from __future__ import annotations
 
 import dataclasses
+import math
+from collections.abc import Iterator
 
 from chunkmesh.errors import InvariantViolated
-from scheduler.actions import SendLoad
+from scheduler.actions import SendEndLoad, SendLoad
+from scheduler.cache_counts import LoadOutcome
+from scheduler.events import Loaded
 from scheduler.request import Request
+
+GRACE_S = 1.0
+"""Time for the stages' answers to arrive once they have to end a load."""
+HARD_CAP_S = 300.0
+"""Longest load, whatever the policy."""
 
 
 @dataclasses.dataclass(slots=True, kw_only=True)
-class _Load:
+class Load:
     """One load on all stages."""
 
     request: Request
-    """LOADING."""
-    asked: int
-    """Pages asked for, >= 1."""
-    deadline_s: float
-    ready: dict[int, int] = dataclasses.field(default_factory=dict)
-    """Stage -> leading pages in its staging, 0 <= n <= asked."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class LoadEnd:
-    """The usable part of a load is known."""
-
-    request: Request
     load_id: int
-    num_pages: int
-    """Leading pages that every stage has; 0 means that the load is to be cancelled."""
+    pages: range
+    """Of the prompt, at least one."""
+    ends_s: float
+    """When the stages end it by themselves; never, if they do not."""
+    deadline_s: float
+    """When stages that have not answered are given up."""
+    is_ending: bool = False
+    """Whether the stages were told to end it."""
+    is_late: bool = False
+    """Whether it has ended at its time limit, or without the answer of a stage."""
+    is_damaged: bool = False
+    """Whether a page was missing or wrong on a stage that has answered."""
+    ready: dict[int, int] = dataclasses.field(default_factory=dict)
+    """Stage -> leading pages in its staging, 0 <= n <= len(pages)."""
+    host: dict[int, int] = dataclasses.field(default_factory=dict)
+    """Stage -> how many of those its own host memory had."""
+    num_usable: int | None = None
+    """Leading pages that all stages have; None while that is not known."""
+
+    @property
+    def outcome(self) -> LoadOutcome:
+        """How much of it is usable, once that is known."""
+        if not self.num_usable:
+            return "empty"
+        return "complete" if self.num_usable == len(self.pages) else "partial"
+
+    @property
+    def num_host_pages(self) -> int:
+        """How many of the usable pages no stage has read from Redis, as far as that can be told."""
+        return min(self.num_usable or 0, *self.host.values()) if self.host else 0
+
+    @property
+    def expected(self) -> range:
+        """The pages that it has brought, or may still bring."""
+        return self.pages if self.num_usable is None else self.pages[: self.num_usable]
 
 
 class Loads:
-    """The loads of one route."""
+    """The loads of one route: one at most of each request."""
 
-    def __init__(self, *, num_stages: int, timeout_s: float) -> None:
-        """Begin with no load; each may take timeout_s."""
+    def __init__(self, *, num_stages: int) -> None:
+        """Begin with no load."""
         self._num_stages = num_stages
-        self._timeout_s = timeout_s
         self._next_id = 0
-        self._open: dict[int, _Load] = {}
-        """Loads by id, in the order of their deadlines."""
+        self._open: dict[int, Load] = {}
+        """Loads by id, in the order in which they began."""
+        self._by_request: dict[Request, Load] = {}
+        """The same."""
 
     def __len__(self) -> int:
         return len(self._open)
 
-    def start(self, request: Request, *, now_s: float) -> SendLoad:
-        """Begin to load the whole match of a request."""
-        load_id, self._next_id = self._next_id, self._next_id + 1
-        digests = tuple(request.digests[: request.num_match_pages])
-        self._open[load_id] = _Load(
-            request=request, asked=len(digests), deadline_s=now_s + self._timeout_s
-        )
-        return SendLoad(load_id=load_id, digests=digests)
+    def __iter__(self) -> Iterator[Load]:
+        return iter(self._open.values())
 
-    def loaded(self, stage: int, load_id: int, num_pages: int) -> LoadEnd | None:
-        """Take one stage's answer; return the end of the load if that decides it.
+    def find(self, request: Request) -> Load | None:
+        """Return the load of a request, if it has one."""
+        return self._by_request.get(request)
+
+    def start(
+        self, request: Request, pages: range, *, timeout_s: float | None, now_s: float
+    ) -> SendLoad:
+        """Begin to load pages of a request, whose digests are known.
+
+        timeout_s is when the stages end it by themselves, if they do.
+        """
+        load_id, self._next_id = self._next_id, self._next_id + 1
+        longest_s = HARD_CAP_S if timeout_s is None else timeout_s + GRACE_S
+        load = Load(
+            request=request,
+            load_id=load_id,
+            pages=pages,
+            ends_s=math.inf if timeout_s is None else now_s + timeout_s,
+            deadline_s=now_s + longest_s,
+        )
+        self._open[load_id] = self._by_request[request] = load
+        return SendLoad(
+            load_id=load_id,
+            digests=tuple(request.digests[pages.start : pages.stop]),
+            timeout_ms=0 if timeout_s is None else max(1, round(1000 * timeout_s)),
+        )
+
+    def end(self, load: Load, now_s: float) -> list[SendEndLoad]:
+        """Let the stages end a load with what they have read; nothing if they have or were told."""
+        if load.is_ending or load.num_usable is not None:
+            return []
+        load.is_ending = True
+        load.deadline_s = min(load.deadline_s, now_s + GRACE_S)
+        return [SendEndLoad(load_id=load.load_id)]
+
+    def loaded(self, event: Loaded, now_s: float) -> Load | None:
+        """Take one stage's answer; return the load if it is known now what it has brought.
 
         An answer to a load that has ended, or a second one, changes nothing.
 
         Raises:
             InvariantViolated: no such load was ever sent, or more pages are ready than asked for.
         """
-        if not 0 <= load_id < self._next_id:
-            raise InvariantViolated(f"load {load_id} was never sent")
-        load = self._open.get(load_id)
-        if load is None:
+        if not 0 <= event.load_id < self._next_id:
+            raise InvariantViolated(f"load {event.load_id} was never sent")
+        load = self._open.get(event.load_id)
+        if load is None or load.num_usable is not None:
             return None
-        if not 0 <= num_pages <= load.asked:
-            raise InvariantViolated(f"{num_pages} pages of load {load_id}, {load.asked} were asked")
-        load.ready.setdefault(stage, num_pages)
-        if len(load.ready) < self._num_stages and num_pages > 0:
+        if not 0 <= event.num_pages <= len(load.pages):
+            raise InvariantViolated(
+                f"{event.num_pages} pages of load {event.load_id}, {len(load.pages)} were asked"
+            )
+        load.ready.setdefault(event.stage, event.num_pages)
+        load.is_damaged |= event.is_damaged
+        load.host.setdefault(event.stage, event.num_host_pages)
+        if len(load.ready) < self._num_stages and event.num_pages > 0:
             return None
-        return self._end(load_id, min(load.ready.values()))
+        load.num_usable = min(load.ready.values())
+        load.is_late = now_s >= load.ends_s
+        return load
 
-    def expire(self, now_s: float) -> list[LoadEnd]:
-        """End the loads whose deadline has passed, without pages."""
-        late = [load_id for load_id, load in self._open.items() if load.deadline_s <= now_s]
-        return [self._end(load_id, 0) for load_id in late]
+    def expire(self, now_s: float) -> list[Load]:
+        """Return the loads whose stages were given up; they have brought nothing."""
+        late = [
+            load
+            for load in self._open.values()
+            if load.num_usable is None and load.deadline_s <= now_s
+        ]
+        for load in late:
+            load.num_usable, load.is_late = 0, True
+        return late
 
-    def cancel(self, request: Request) -> int | None:
-        """Forget the load of a request; return its id, or None if it has none."""
-        for load_id, load in self._open.items():
-            if load.request is request:
-                del self._open[load_id]
-                return load_id
-        return None
-
-    def _end(self, load_id: int, num_pages: int) -> LoadEnd:
-        """Close a load."""
-        load = self._open.pop(load_id)
-        return LoadEnd(request=load.request, load_id=load_id, num_pages=num_pages)
+    def close(self, load: Load) -> None:
+        """Forget a load that was used or is to be cancelled."""
+        del self._open[load.load_id], self._by_request[load.request]

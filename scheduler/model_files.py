@@ -10,7 +10,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from chunkmesh.errors import ConfigError
+from chunkmesh.errors import ConfigError, reason_of
 from scheduler.sampling_params import SamplingDefaults, check_defaults
 
 _REQUIRED = ("config.json", "tokenizer.json", "tokenizer_config.json")
@@ -73,7 +73,7 @@ def _read_json(path: Path) -> Json:
     try:
         content = json.loads(path.read_bytes())
     except (OSError, ValueError) as error:
-        raise ConfigError(f"{path} cannot be read: {error}") from error
+        raise ConfigError(f"{path} cannot be read: {reason_of(error)}") from error
     if not isinstance(content, dict):
         raise ConfigError(f"{path} is no JSON object")
     return content
@@ -138,7 +138,7 @@ def _chat_template(folder: Path, tokenizer_config: Json) -> str | None:
         try:
             return path.read_text(encoding="utf-8")
         except (OSError, ValueError) as error:
-            raise ConfigError(f"{path} cannot be read: {error}") from error
+            raise ConfigError(f"{path} cannot be read: {reason_of(error)}") from error
     value = tokenizer_config.get("chat_template")
     if isinstance(value, list):
         items = [item for item in value if isinstance(item, dict)]

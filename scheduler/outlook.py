@@ -2,33 +2,103 @@
 
 Prompts that compute side by side share the slots, each getting as much as the others until it is
 done. A pipeline that is full brings one chunk a slot; for a prompt that has nothing in flight it
-has to be filled first.
+has to be filled first. Those who decode ride along: they make microbatches longer, or chunks
+shorter and so more.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import dataclasses
+from collections.abc import Iterable, Sequence
 
+from scheduler.decode_groups import DecodeGroups
 from scheduler.latency_model import PipelineLatency, Work
 from scheduler.prefill import Prefill
+from scheduler.request import Request, RequestState
+
+_ROWS_FACTOR = 2.0
+"""A slot with rows is at least so many times as long as they are: half of it is for chunks."""
+_LEAST_SHARE = 0.125
+"""Rows leave a chunk no less than this of what it would be."""
 
 
-def rest_ms(prefill: Prefill, latency: PipelineLatency) -> float:
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class RowsBeside:
+    """Decode rows in the microbatches of a prompt."""
+
+    group: Work
+    """Rows of a microbatch that has any."""
+    share: float
+    """Of all microbatches, those that have some; in [0, 1]."""
+    shorten_chunks: bool
+    """Whether chunks make room for them; else microbatches get longer."""
+
+    @classmethod
+    def of(cls, groups: Sequence[Work], *, depth: int, shorten_chunks: bool) -> RowsBeside:
+        """Let groups that decode take turns.
+
+        One whose step is in flight rides again when its result is in, which is when so many
+        microbatches have been sent as are in flight together: depth >= 1.
+        """
+        if not groups:
+            return NO_ROWS
+        num_groups = len(groups)
+        mean = Work(
+            num_rows=-(-sum(group.num_rows for group in groups) // num_groups),
+            row_tokens=sum(group.row_tokens for group in groups) // num_groups,
+        )
+        share = min(num_groups / depth, 1.0)
+        return cls(group=mean, share=share, shorten_chunks=shorten_chunks)
+
+    def sent_ms(self, chunk: Work, latency: PipelineLatency) -> float:
+        """Return the time of a microbatch with a chunk that was sent, and rows if it has some."""
+        alone_ms = latency.microbatch_ms(chunk)
+        return alone_ms + self._rows_ms(chunk, alone_ms, latency)
+
+    def planned_ms(self, chunk: Work, latency: PipelineLatency) -> float:
+        """Return the time that what was planned as one chunk takes beside rows."""
+        alone_ms = latency.microbatch_ms(chunk)
+        rows_ms = self._rows_ms(chunk, alone_ms, latency)
+        if not (self.shorten_chunks and rows_ms):
+            return alone_ms + rows_ms
+        paid_ms = latency.microbatch_ms(Work())
+        grows_ms = alone_ms - paid_ms
+        slot_ms = max(alone_ms, _ROWS_FACTOR * rows_ms)
+        left_ms = max(slot_ms - rows_ms - paid_ms, _LEAST_SHARE * grows_ms)
+        return slot_ms * grows_ms / left_ms if left_ms > 0 else slot_ms
+
+    def _rows_ms(self, chunk: Work, alone_ms: float, latency: PipelineLatency) -> float:
+        """Return what rows add to a chunk's time, in the mean over all microbatches."""
+        if not self.share:
+            return 0.0
+        return self.share * (latency.microbatch_ms(chunk + self.group) - alone_ms)
+
+
+NO_ROWS = RowsBeside(group=Work(), share=0.0, shorten_chunks=False)
+"""Nobody decodes."""
+
+
+def rest_ms(prefill: Prefill, latency: PipelineLatency, rows: RowsBeside = NO_ROWS) -> float:
     """Return the time of the chunks that are not done, as if they were alike; 0 if all are."""
-    num_left = prefill.num_left
-    if not num_left:
-        return 0.0
-    start, end = prefill.done_tokens, prefill.end
-    mean = Work(
-        prefix_tokens=(start + end) // 2,
-        new_tokens=(end - start) // num_left,
-        pairs=(end * end - start * start) // num_left,
-    )
-    return num_left * latency.microbatch_ms(mean)
+    num_in_flight = prefill.num_in_flight
+    num_planned = prefill.num_left - num_in_flight
+    left_ms = 0.0
+    if num_in_flight:
+        sent = _mean_chunk(prefill.done_tokens, prefill.next_start, num_in_flight)
+        left_ms += num_in_flight * rows.sent_ms(sent, latency)
+    if num_planned:
+        planned = _mean_chunk(prefill.next_start, prefill.end, num_planned)
+        left_ms += num_planned * rows.planned_ms(planned, latency)
+    return left_ms
 
 
 def time_left_ms(
-    own: Prefill, others_ms: Iterable[float], latency: PipelineLatency, *, window: int
+    own: Prefill,
+    others_ms: Iterable[float],
+    latency: PipelineLatency,
+    *,
+    window: int,
+    rows: RowsBeside = NO_ROWS,
 ) -> float:
     """Return the time until own is done; 0 if it is.
 
@@ -37,8 +107,9 @@ def time_left_ms(
         others_ms: the rest of each that is not served after it.
         latency: of the pipeline.
         window: microbatches in flight at most, >= 1.
+        rows: of those who decode meanwhile.
     """
-    own_ms = rest_ms(own, latency)
+    own_ms = rest_ms(own, latency, rows)
     if not own_ms:
         return 0.0
     shared_ms = own_ms + sum([min(other_ms, own_ms) for other_ms in others_ms])
@@ -47,3 +118,70 @@ def time_left_ms(
     if not own.num_in_flight:
         fill_ms = (latency.num_stages - 1) * own_ms / own.num_left
     return shared_ms * slowed + fill_ms
+
+
+def _mean_chunk(start: int, end: int, num_chunks: int) -> Work:
+    """Return what each of so many chunks of [start, end) asks for, as if they were alike."""
+    return Work(
+        prefix_tokens=(start + end) // 2,
+        new_tokens=(end - start) // num_chunks,
+        pairs=(end * end - start * start) // num_chunks,
+    )
+
+
+class Outlook:
+    """How long the prompts of a route will take; looked at once for each acknowledgement."""
+
+    def __init__(self, *, window: int, shorten_chunks: bool) -> None:
+        """Look at a pipeline with so many microbatches in flight at most, >= 1.
+
+        shorten_chunks says whether chunks make room for those who decode.
+        """
+        self._window = window
+        self._shorten_chunks = shorten_chunks
+        self._rests_ms: dict[Request, float] | None = None
+        """Time that is left of each in PREFILL."""
+        self._rows = NO_ROWS
+
+    def forget(self) -> None:
+        """Look anew when it is asked next."""
+        self._rests_ms = None
+
+    def left_ms(
+        self,
+        request: Request,
+        running: Iterable[Request],
+        groups: DecodeGroups,
+        latency: PipelineLatency,
+    ) -> float:
+        """Return the time until the known tokens of an output in PREFILL are computed, >= 0.
+
+        Args:
+            request: the output.
+            running: all outputs with a row.
+            groups: of those who decode.
+            latency: of the pipeline.
+        """
+        if self._rests_ms is None:
+            rows = RowsBeside.of(
+                groups.works(),
+                depth=min(self._window, latency.num_stages + 1),
+                shorten_chunks=self._shorten_chunks,
+            )
+            slowest = PipelineLatency(latency.rhythm())
+            is_felt = any(stage.grows_ms(rows.group) for stage in slowest.stages)
+            self._rows = rows if is_felt else NO_ROWS
+            self._rests_ms = {
+                other: rest_ms(other.prefill, slowest, self._rows)
+                for other in running
+                if other.state is RequestState.PREFILL
+            }
+        priority = request.spec.priority
+        others_ms = [
+            other_ms
+            for other, other_ms in self._rests_ms.items()
+            if other is not request and other.spec.priority >= priority
+        ]
+        return time_left_ms(
+            request.prefill, others_ms, latency, window=self._window, rows=self._rows
+        )

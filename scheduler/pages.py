@@ -1,7 +1,8 @@
-"""Which pages of a route's KV pool are in use. Pure; one allocator per route.
+"""Which pages of a route's KV pool are in use. Pure; one allocator for each pool.
 
 A page id means the same token positions on every stage. Each page counts its holds: one of every
-output that has it and one of every store that reads it. It is free again when the last hold goes.
+output that has it and one of every store that reads it. When the last hold goes it can be handed
+out again. A cached one keeps its contents until it is needed (device_pages.py).
 """
 
 from __future__ import annotations
@@ -12,15 +13,23 @@ import numpy as np
 import numpy.typing as npt
 
 from chunkmesh.errors import InvariantViolated
+from scheduler.cache_counts import CacheCounts
+from scheduler.device_pages import DevicePages
 
 
 class PageAllocator:
     """Hands out pages, contiguous and ascending where it can: stages then use views, not copies."""
 
-    def __init__(self, num_pages: int) -> None:
-        """Begin with all pages 0 <= id < num_pages free."""
+    def __init__(self, num_pages: int, counts: CacheCounts | None = None) -> None:
+        """Begin with all pages 0 <= id < num_pages free; count evictions in counts."""
+        self.generation = 0
+        """Raised when nothing that was computed so far may be kept for later requests."""
+        self.cached = DevicePages(counts)
+        """What pages hold that later requests may use; changed here alone."""
         self._holds = np.zeros(num_pages, dtype=np.int32)
-        """Holds of each page, >= 0; 0 means free."""
+        """Holds of each page, >= 0; 0 means that it can be handed out."""
+        self._is_cached = np.zeros(num_pages, dtype=np.bool_)
+        """Pages in cached."""
         self._num_free = num_pages
         """Pages without a hold."""
 
@@ -31,11 +40,15 @@ class PageAllocator:
 
     @property
     def num_free(self) -> int:
-        """Pages that can be handed out now."""
+        """Pages that can be handed out now, cached ones included."""
         return self._num_free
 
+    def num_idle(self, page_ids: Sequence[int]) -> int:
+        """Count those of the pages that nobody holds."""
+        return int(np.count_nonzero(self._holds[np.asarray(page_ids, dtype=np.intp)] == 0))
+
     def allocate(self, num_pages: int) -> tuple[int, ...]:
-        """Hand out num_pages >= 1 pages, each with one hold.
+        """Hand out num_pages >= 1 pages, each with one hold; evict only what that takes.
 
         The smallest free run that is long enough is used, from its start; if there is none, the
         longest runs, so that the page table has few breaks.
@@ -43,16 +56,13 @@ class PageAllocator:
         Raises:
             InvariantViolated: fewer than num_pages are free.
         """
-        if num_pages > self._num_free:
-            raise InvariantViolated(f"{num_pages} pages wanted, {self._num_free} are free")
-        free = np.flatnonzero(self._holds == 0)
-        chosen = _pick_runs(free, num_pages)
+        chosen = _pick_runs(self._make_room(num_pages), num_pages)
         self._holds[chosen] = 1
         self._num_free -= num_pages
         return tuple(chosen.tolist())
 
     def allocate_behind(self, page_id: int) -> int:
-        """Hand out the page behind a page in use, if it is free, with one hold.
+        """Hand out the page behind a page in use, if it is free and empty, with one hold.
 
         Else one in the midst of the longest free run, where the next ones can follow.
 
@@ -60,11 +70,23 @@ class PageAllocator:
             InvariantViolated: none is free.
         """
         chosen = page_id + 1
-        if chosen == self.num_pages or self._holds[chosen]:
-            chosen = _middle_of_longest_run(np.flatnonzero(self._holds == 0))
+        if chosen == self.num_pages or self._holds[chosen] or self._is_cached[chosen]:
+            chosen = _middle_of_longest_run(self._make_room(1))
         self._holds[chosen] = 1
         self._num_free -= 1
         return chosen
+
+    def take_cached(self, page_ids: Sequence[int]) -> None:
+        """Add a hold to cached pages, held or idle; each id at most once."""
+        ids = np.asarray(page_ids, dtype=np.intp)
+        idle = ids[self._holds[ids] == 0]
+        self._holds[ids] += 1
+        self._num_free -= len(idle)
+        self.cached.wake(idle.tolist())
+
+    def keep(self, digests: Sequence[bytes], page_ids: Sequence[int]) -> None:
+        """Let later requests find the leading pages of a prompt, which are full and held."""
+        self._is_cached[self.cached.insert(digests, page_ids)] = True
 
     def pin(self, page_ids: Sequence[int]) -> None:
         """Add a hold to pages in use; each id at most once.
@@ -88,7 +110,27 @@ class PageAllocator:
         if not holds.all():
             raise InvariantViolated("a free page was released")
         self._holds[ids] = holds - 1
-        self._num_free += int(np.count_nonzero(holds == 1))
+        freed = ids[holds == 1]
+        self._num_free += len(freed)
+        self.cached.rest(freed[self._is_cached[freed]].tolist())
+
+    def distrust(self, page_ids: Sequence[int]) -> None:
+        """Forget what these pages hold, and what was computed from them or is being computed."""
+        self.generation += 1
+        self._is_cached[self.cached.forget(page_ids)] = False
+
+    def forget_cached(self) -> int:
+        """Forget what all pages hold, and what is being computed; return how many they were."""
+        self.generation += 1
+        self._is_cached[:] = False
+        return self.cached.clear()
+
+    def drop_holds(self) -> None:
+        """Begin anew with the pages as they are: nobody is left who held any."""
+        held = np.flatnonzero(self._holds)
+        self._holds[:] = 0
+        self._num_free = self.num_pages
+        self.cached.rest(held[self._is_cached[held]].tolist())
 
     def check_integrity(self) -> None:
         """Compare the counts with each other.
@@ -99,16 +141,25 @@ class PageAllocator:
         num_free = int(np.count_nonzero(self._holds == 0))
         if num_free != self._num_free or int(self._holds.min(initial=0)) < 0:
             raise InvariantViolated(f"{num_free} pages are free, {self._num_free} are counted")
+        if int(np.count_nonzero(self._is_cached)) != len(self.cached):
+            raise InvariantViolated(f"{len(self.cached)} pages are cached, others are marked")
+
+    def _make_room(self, num_pages: int) -> npt.NDArray[np.intp]:
+        """Evict until so many pages are free and empty; return the ascending ids of all such.
+
+        Raises:
+            InvariantViolated: fewer are free.
+        """
+        if num_pages > self._num_free:
+            raise InvariantViolated(f"{num_pages} pages wanted, {self._num_free} are free")
+        num_empty = self._num_free - self.cached.num_idle
+        if num_pages > num_empty:
+            self._is_cached[self.cached.evict(num_pages - num_empty)] = False
+        return np.flatnonzero((self._holds == 0) & ~self._is_cached)
 
 
 def _middle_of_longest_run(free: npt.NDArray[np.intp]) -> int:
-    """Choose one of the ascending free ids.
-
-    Raises:
-        InvariantViolated: there is none.
-    """
-    if not len(free):
-        raise InvariantViolated("a page is wanted, none is free")
+    """Choose one of the ascending free ids, of which there is one at least."""
     starts = np.flatnonzero(np.diff(free, prepend=-2) != 1)
     lengths = np.diff(starts, append=len(free))
     longest = int(np.argmax(lengths))

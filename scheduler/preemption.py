@@ -4,7 +4,8 @@ Of the running outputs of the lowest priority the youngest leaves, whatever it d
 is the least, and those who came first are served first. It takes no further part in microbatches;
 when what it has in flight has arrived it waits again, in its old place, and is resumed as prompt
 and output. Nobody leaves for pages that come back by themselves: those of leavers and of ended
-outputs in flight, and those that a store still reads.
+outputs in flight, and those that a store still reads. Pages that many share count once, and what
+nobody holds is no reason to leave: idle cached pages go first (pages.py).
 
 The oldest running output of the highest priority never leaves, and always finishes: when all others
 have left, whatever it does not hold is free or comes back by itself, and the door has let in only
@@ -13,6 +14,7 @@ what fits the pool (admission.py). So there is always one that ends, and then an
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable
 
 from scheduler.request import Request, RequestState
@@ -27,21 +29,14 @@ def choose_leavers(
     """
     stayers = [request for request in running if request.state is not RequestState.LEAVING]
     num_waiting = len(waiting)
+    holds = Counter(page_id for request in stayers for page_id in request.held_page_ids)
+    num_held = len(holds)
     leavers: list[Request] = []
-    while num_waiting > num_pages - _num_held(stayers) and len(stayers) > 1:
+    while num_waiting > num_pages - num_held and len(stayers) > 1:
         last = max(stayers, key=lambda request: request.rank)
         stayers.remove(last)
         leavers.append(last)
         num_waiting -= last in waiting
+        holds.subtract(last.held_page_ids)
+        num_held -= sum(not holds[page_id] for page_id in last.held_page_ids)
     return leavers
-
-
-def _num_held(requests: Iterable[Request]) -> int:
-    """Return how many pages outputs hold together; outputs of one prompt share its pages."""
-    num_own = 0
-    num_shared: dict[str, int] = {}
-    for request in requests:
-        num_own += request.num_pages - request.num_shared_pages
-        if request.num_shared_pages:
-            num_shared[request.request_id] = request.num_shared_pages
-    return num_own + sum(num_shared.values())

@@ -12,7 +12,7 @@ Source: highest response ratio next, https://en.wikipedia.org/wiki/Highest_respo
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
 from scheduler.request import Request
 
@@ -45,10 +45,6 @@ class PrefillOrder:
     """All of the candidates."""
     first_long: Request | None
     """The first of them that is no rider."""
-
-    def owed(self, taken: Collection[Request]) -> Request | None:
-        """Return the long one that had to be first and is not among the taken, if so."""
-        return None if self.first_long in taken else self.first_long
 
 
 def prefill_order(

@@ -87,6 +87,8 @@ class RouteStands:
     epoch: int
     worker_ids: tuple[str, ...]
     """In the order of the stages."""
+    pool_ids: tuple[str, ...]
+    """Names of the memory that the stages' pages lie in: of the same name, the same contents."""
     num_pages: int
     fingerprint: bytes
 
@@ -96,6 +98,14 @@ class RouteBroke:
     """The standing route is gone."""
 
     reason: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class _Pool:
+    """What a worker's pages lie in."""
+
+    pool_id: str
+    num_pages: int
 
 
 Decision = SendJoin | SendConnect | RouteStands | RouteBroke
@@ -130,6 +140,8 @@ class Registry:
         """Of the newest route; only ever grows."""
         self.links: dict[str, tuple[str, int]] = {}
         """Transport and round trip in microseconds of each stage's outbound link."""
+        self._pools: dict[str, _Pool] = {}
+        """Of attached workers, as the last Join has made them."""
         self._model_layers = model_layers
         self.page_tokens = page_tokens
         self._new_token = new_token
@@ -152,6 +164,7 @@ class Registry:
         """Forget a worker whose stream has ended or fallen silent."""
         if self.workers.pop(worker_id, None) is None:
             return []
+        self._pools.pop(worker_id, None)
         if worker_id not in self.route:
             return []
         return self._dissolve(reason) + self._form(now_s)
@@ -181,6 +194,7 @@ class Registry:
             RouteStands(
                 epoch=epoch,
                 worker_ids=self.route,
+                pool_ids=tuple(self._pools[each].pool_id for each in self.route),
                 num_pages=self._num_pages(),
                 fingerprint=self.fingerprint(),
             )
@@ -251,6 +265,7 @@ class Registry:
         self.phase = Phase.JOINING
         self.epoch += 1
         self._deadline_s = now_s + _FORMING_S
+        self._name_pools()
         self._answered.clear()
         self.links.clear()
         return self._joins()
@@ -287,6 +302,15 @@ class Registry:
             )
             for index, worker_id in enumerate(self.route)
         ]
+
+    def _name_pools(self) -> None:
+        """Note whose pages lose their contents by the Joins: another size makes a new pool."""
+        num_pages = self._num_pages()
+        for worker_id in self.route:
+            pool = self._pools.get(worker_id)
+            if pool is None or pool.num_pages != num_pages:
+                pool_id = f"{worker_id}/{self.epoch}"
+                self._pools[worker_id] = _Pool(pool_id=pool_id, num_pages=num_pages)
 
     def _num_pages(self) -> int:
         """Pages that every stage of the route has."""

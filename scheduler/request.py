@@ -78,6 +78,13 @@ class Request:
     """Length of the prompt."""
     num_match_pages: int = 0
     """Leading pages that HiCache has; num_match_pages * page_tokens < known tokens."""
+    is_hit_damaged: bool = False
+    """Whether a page of the match behind those that are used was found missing or wrong."""
+    load_end: int = 0
+    """Stored pages before this one are to be loaded as soon as there is room for that; 0 for none,
+    or if that has begun."""
+    was_matched: bool = False
+    """Whether HiCache has answered since it began to wait; else nothing is known of what it has."""
     lease_id: str | None = None
     """Held from Matched until the load ends or the output does."""
     row: int | None = None
@@ -86,6 +93,12 @@ class Request:
     """Of the outputs that it stands for beside itself, while it has a row."""
     page_ids: list[int] = dataclasses.field(default_factory=list)
     """From admission on; held until its last microbatch is complete."""
+    num_device_pages: int = 0
+    """Leading pages that were on the devices at admission; 0 before."""
+    num_pages_kept: int = 0
+    """Leading pages that later requests may find."""
+    generation: int = 0
+    """Of the pool at admission: what is computed is kept and stored only while that lasts."""
     num_shared_pages: int = 0
     """Leading pages that were handed to several outputs together."""
     num_pages_named: int = 0
@@ -107,7 +120,7 @@ class Request:
     digests: list[bytes] = dataclasses.field(init=False)
     """Of the leading full pages, as far as they were needed."""
     num_pages_stored: int = 0
-    """Leading pages that came from the cache or were given to a store."""
+    """Leading pages that are stored or were given to a store."""
     num_in_flight: int = 0
     """Microbatches naming the row that some stage has not acknowledged."""
     num_preemptions: int = 0
@@ -161,9 +174,9 @@ class Request:
         return [self.row, *(self.reserve.rows if self.reserve else ())]
 
     @property
-    def num_pages(self) -> int:
+    def held_page_ids(self) -> list[int]:
         """All pages that it holds, with those that it keeps for outputs to come."""
-        return len(self.page_ids) + (len(self.reserve.page_ids) if self.reserve else 0)
+        return self.page_ids + list(self.reserve.page_ids if self.reserve else ())
 
     @property
     def needs_whole_prompt(self) -> bool:
@@ -181,12 +194,15 @@ class Request:
             raise InvariantViolated(f"{self.request_id}: {self.state.value} -> {state.value}")
         self.state = state
 
+    def most_hit_pages(self, page_tokens: int) -> int:
+        """Return how many pages may come from any cache; never that of the last known token."""
+        return 0 if self.needs_whole_prompt else (self.known_tokens - 1) // page_tokens
+
     def take_match(self, matched: Matched, *, page_tokens: int) -> None:
-        """Note how much HiCache has, but never the last known token, and wait for a place."""
+        """Note how much HiCache has, and wait for a place."""
         self.move(RequestState.QUEUED)
-        self.num_match_pages = max(
-            0, min(matched.num_pages, (self.known_tokens - 1) // page_tokens)
-        )
+        self.was_matched = matched.is_known
+        self.num_match_pages = max(0, min(matched.num_pages, self.most_hit_pages(page_tokens)))
         self.lease_id = matched.lease_id
 
     def take_lease(self) -> str | None:
@@ -206,21 +222,25 @@ class Request:
         """Go on with the known tokens behind the hit."""
         self.move(RequestState.PREFILL)
         self.last_prefill = prefill
-        self.num_pages_stored = hit_pages
+        self.num_pages_stored = self.num_match_pages if self.was_matched else hit_pages
+        if self.is_hit_damaged:
+            self.num_pages_stored = min(hit_pages, self.num_pages_stored)
         self.prefill_started_s = now_s
 
     def wait_again(self) -> None:
         """Go back to where a new request begins, with the output so far as more of a prompt."""
         self.move(RequestState.WAITING)
         self.last_prefill = None
-        self.num_match_pages = self.num_passed = 0
+        self.was_matched = self.is_hit_damaged = False
+        self.num_match_pages = self.load_end = self.num_passed = 0
         self.num_preemptions += 1
 
     def drop_pages(self) -> list[int]:
         """Return all pages that it holds, for release, and forget them and who knew of them."""
-        held = self.page_ids + list(self.reserve.page_ids if self.reserve else ())
+        held = self.held_page_ids
         self.page_ids, self.reserve = [], None
         self.num_shared_pages = self.num_pages_named = 0
+        self.num_device_pages = self.num_pages_kept = 0
         self.is_counted = False
         return held
 

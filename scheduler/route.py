@@ -8,14 +8,13 @@ from __future__ import annotations
 from chunkmesh.errors import InvariantViolated
 from scheduler.actions import (
     Action,
-    ReleaseLease,
-    SendCancelLoad,
-    SendCommitLoad,
+    InvalidatePages,
     SendMicrobatch,
 )
 from scheduler.admission import pages_at_start
 from scheduler.batching import describe, next_parts
 from scheduler.budget import TokenBudget
+from scheduler.cache_counts import CacheCounts
 from scheduler.chunk_choice import budget_for, choose
 from scheduler.chunking import ChunkStrategy
 from scheduler.decode_groups import DecodeGroups
@@ -23,16 +22,17 @@ from scheduler.engine_config import EngineConfig
 from scheduler.events import Acked, Loaded, RouteFormed, Stored
 from scheduler.fork import fork
 from scheduler.given_chunks import given_ends
-from scheduler.loads import LoadEnd, Loads
-from scheduler.outlook import rest_ms, time_left_ms
+from scheduler.loads import Load, Loads
+from scheduler.outlook import Outlook
 from scheduler.pace import Pace
 from scheduler.pages import PageAllocator
 from scheduler.part import Part, work_of
 from scheduler.pipeline import Pipeline
-from scheduler.preemption import choose_leavers
 from scheduler.prefill import Prefill
+from scheduler.prefixes import Prefixes, release_lease
 from scheduler.request import Request, RequestState
 from scheduler.rows import Rows
+from scheduler.shortage import Shortage
 from scheduler.stores import Stores
 
 
@@ -40,17 +40,37 @@ class Route:
     """Where outputs run in one epoch."""
 
     def __init__(
-        self, formed: RouteFormed, config: EngineConfig, chunks: ChunkStrategy | None = None
+        self,
+        formed: RouteFormed,
+        config: EngineConfig,
+        chunks: ChunkStrategy | None = None,
+        pages: PageAllocator | None = None,
+        counts: CacheCounts | None = None,
     ) -> None:
-        """Begin with all pages and rows free; cut by chunks if given, whatever config asks for."""
+        """Begin with all pages and rows free.
+
+        Args:
+            formed: what the route is.
+            config: limits.
+            chunks: how to cut, if given, whatever config asks for.
+            pages: of the same memory, with what the devices still hold; without, nothing.
+            counts: of what the caches are good for.
+        """
         num_stages = formed.num_stages
         self.epoch = formed.epoch
         self.num_stages = num_stages
-        self.pages = PageAllocator(formed.num_pages)
+        self.pool_ids = formed.pool_ids
+        counts = counts or CacheCounts()
+        self.pages = pages or PageAllocator(formed.num_pages, counts)
         self.rows = Rows(config.max_running_requests)
         self.pipeline = Pipeline(num_stages=num_stages, window=config.window(num_stages))
-        self.groups = DecodeGroups(config.num_decode_groups(num_stages))
-        self.loads = Loads(num_stages=num_stages, timeout_s=config.load_timeout_s)
+        self.groups = DecodeGroups(
+            config.num_decode_groups(num_stages),
+            formed.latency,
+            max_members=config.max_microbatch_requests,
+        )
+        page_bytes = formed.page_bytes or (0,) * num_stages
+        self.prefixes = Prefixes(config, self.pages, page_bytes, counts)
         self.stores = Stores(
             pages=self.pages,
             num_stages=num_stages,
@@ -59,16 +79,13 @@ class Route:
         )
         self._running: dict[Request, None] = {}
         """Outputs with a row, in the order of admission."""
-        self._stalled: dict[Request, None] = {}
-        """Those in DECODE that lack the page of their next position."""
-        self._leaving: dict[Request, None] = {}
-        """Those in LEAVING."""
-        self._rests_ms: dict[Request, float] | None = None
-        """Time that is left of each in PREFILL; looked at once for each acknowledgement."""
+        self._shortage = Shortage(self.pages)
         self._config = config
-        self._window = config.window(num_stages)
         self.pace = Pace(formed, config)
         self.choice = choose(config, formed.latency)
+        self._outlook = Outlook(
+            window=config.window(num_stages), shorten_chunks=self.choice.strategy == "optimal"
+        )
         if chunks is None:
             self._budget = budget_for(self.choice.strategy, config, formed.latency)
         else:
@@ -78,29 +95,41 @@ class Route:
         """Whether rows and pages to begin are free, and a page for each running output beside."""
         if len(request.children) > self.rows.num_free:
             return False
-        return pages_at_start(request, self._config) + self.rows.num_taken <= self.pages.num_free
+        return self.prefixes.has_room(
+            request,
+            num_pages=pages_at_start(request, self._config),
+            spare_pages=self.rows.num_taken,
+        )
 
     def admit(self, request: Request, *, now_s: float) -> list[Action]:
-        """Give an output its row and pages, and begin with its load or its first chunk."""
-        page_ids = self.pages.allocate(pages_at_start(request, self._config))
-        request.take_place(
-            self.rows.take(len(request.children)), page_ids, page_tokens=self._config.page_tokens
-        )
+        """Give an output its row and pages, and begin with its first chunk or wait for its load."""
+        page_ids = self.prefixes.take_pages(request, pages_at_start(request, self._config))
+        rows = self.rows.take(len(request.children))
+        request.take_place(rows, page_ids, page_tokens=self._config.page_tokens)
         self._running[request] = None
-        if request.num_match_pages:
+        actions, hit_pages = self.prefixes.admitted(request, now_s)
+        if hit_pages is None:
             request.move(RequestState.LOADING)
-            return [self.loads.start(request, now_s=now_s)]
-        self._start_prefill(request, hit_pages=0, now_s=now_s)
-        return []
+        else:
+            self._start_prefill(request, hit_pages=hit_pages, now_s=now_s)
+        return actions
 
-    def end_load(self, end: LoadEnd, *, now_s: float) -> list[Action]:
-        """Use the pages that every stage has, and go on behind them."""
-        request, num_pages = end.request, end.num_pages
-        self._start_prefill(request, hit_pages=num_pages, now_s=now_s)
-        if not num_pages:
-            return [SendCancelLoad(load_id=end.load_id), *release_lease(request)]
-        page_ids = tuple(request.page_ids[:num_pages])
-        return [SendCommitLoad(load_id=end.load_id, page_ids=page_ids), *release_lease(request)]
+    def end_load(self, load: Load, *, now_s: float) -> list[Action]:
+        """Let an output go on, if it has its place, behind what its load has brought."""
+        request, actions = load.request, release_lease(load.request)
+        request.is_hit_damaged |= load.is_damaged
+        if request.state is not RequestState.LOADING:
+            return actions if load.expected else [*self.prefixes.use(load)[0], *actions]
+        used, hit_pages = self.prefixes.use(load)
+        self._start_prefill(request, hit_pages=hit_pages, now_s=now_s)
+        return [*used, *actions]
+
+    def distrust(self, request: Request) -> list[Action]:
+        """Let nobody use what the model has computed for an output that it failed on."""
+        self.pages.distrust(request.page_ids)
+        digests = tuple(request.digests[: request.num_pages_stored])
+        self.stores.withdraw(digests)
+        return [InvalidatePages(digests=digests)] if digests else []
 
     def fork(self, first: Request) -> list[Request]:
         """Make the other outputs of a prompt whose first tokens are there."""
@@ -108,8 +137,7 @@ class Route:
         for output in outputs:
             self.pages.pin(output.page_ids[: output.num_shared_pages])
             self._running[output] = None
-            if output.state is RequestState.LEAVING:
-                self._leaving[output] = None
+            self._shortage.add_leaving(output)
         return outputs
 
     def go_on(self, request: Request) -> None:
@@ -122,8 +150,7 @@ class Route:
         if request.state is RequestState.PREFILL:
             request.move(RequestState.DECODE)
             self.groups.add(request)
-        if request.known_tokens > len(request.page_ids) * self._config.page_tokens:
-            self._stalled[request] = None
+        self._shortage.add(request, page_tokens=self._config.page_tokens)
 
     def share_pages(self) -> tuple[list[Action], list[Request]]:
         """Give pages to those who wait for one; if there are too few, let the last leave.
@@ -131,15 +158,13 @@ class Route:
         Return what that means for others, and who has left: WAITING, not yet in the queue.
         """
         actions: list[Action] = []
-        left: list[Request] = []
-        if self._leaving:
+        left = self._depart(actions)
+        self._shortage.give_pages()
+        if self._shortage.stalled:
+            for leaver in self._shortage.make_leave(self._running):
+                self.groups.remove(leaver)
             left += self._depart(actions)
-        if self._stalled:
-            self._give_pages()
-        if self._stalled:
-            self._make_leave()
-            left += self._depart(actions)
-            self._give_pages()
+            self._shortage.give_pages()
         return actions, left
 
     def next_microbatch(self, now_s: float) -> SendMicrobatch | None:
@@ -150,7 +175,7 @@ class Route:
             self.groups,
             self._running,
             self._budget,
-            stalled=self._stalled,
+            stalled=self._shortage.stalled,
             max_requests=self._config.max_microbatch_requests,
         )
         if not parts:
@@ -174,9 +199,10 @@ class Route:
             InvariantViolated: it does not fit what was sent; nothing has changed.
         """
         parts = self.pipeline.ack(acked)
-        self._rests_ms = None
+        self._outlook.forget()
         if parts is not None and self.pace.acked(acked, now_s) and self.pace.latency:
             self._budget.replace(self.pace.latency)
+            self.groups.replace(self.pace.latency)
         return parts
 
     def eta_s(self, request: Request, now_s: float) -> float:
@@ -187,24 +213,13 @@ class Route:
         latency = self.pace.latency
         if latency is None:
             return request.eta_s(now_s)
-        if self._rests_ms is None:
-            self._rests_ms = {
-                other: rest_ms(other.prefill, latency)
-                for other in self._running
-                if other.state is RequestState.PREFILL
-            }
-        priority = request.spec.priority
-        others_ms = [
-            other_ms
-            for other, other_ms in self._rests_ms.items()
-            if other is not request and other.spec.priority >= priority
-        ]
-        return time_left_ms(request.prefill, others_ms, latency, window=self._window) / 1000
+        return self._outlook.left_ms(request, self._running, self.groups, latency) / 1000
 
     def complete(self, parts: tuple[Part, ...]) -> list[Action]:
         """Store what a microbatch has filled; free the pages of ended outputs it was last for."""
         store = self.stores.start(parts)
         for part in parts:
+            self.prefixes.keep_filled(part)
             part.request.num_in_flight -= 1
             self._free_if_gone(part.request)
         return [] if store is None else [store]
@@ -212,13 +227,10 @@ class Route:
     def leave(self, request: Request) -> list[Action]:
         """Take away the row of an output that goes; its pages follow when none is in flight."""
         actions: list[Action] = []
-        load_id = self.loads.cancel(request)
-        if load_id is not None:
-            actions.append(SendCancelLoad(load_id=load_id))
+        actions += self.prefixes.cancel(request)
         self.groups.remove(request)
         self._budget.leave(request)
-        self._stalled.pop(request, None)
-        self._leaving.pop(request, None)
+        self._shortage.remove(request)
         del self._running[request]
         if request.row is None:
             raise InvariantViolated(f"{request.request_id} runs without a row")
@@ -227,6 +239,11 @@ class Route:
         self._free_if_gone(request)
         return actions
 
+    @property
+    def loads(self) -> Loads:
+        """Loads of outputs that wait, or wait for them."""
+        return self.prefixes.loads
+
     def is_at_rest(self) -> bool:
         """Whether nothing runs, flies, loads or is stored, and every page and row is free."""
         self.pages.check_integrity()
@@ -234,25 +251,9 @@ class Route:
         open_work = (self._running, rows, in_flight, len(self.loads), len(self.stores))
         return not any(open_work) and self.pages.num_free == self.pages.num_pages
 
-    def _give_pages(self) -> None:
-        """Give those who wait for a page theirs, in order of rank, as long as there are any."""
-        first = sorted(self._stalled, key=lambda request: request.rank)
-        for request in first[: self.pages.num_free]:
-            request.page_ids.append(self.pages.allocate_behind(request.page_ids[-1]))
-            del self._stalled[request]
-
-    def _make_leave(self) -> None:
-        """Let no more of those who have to leave be sent."""
-        num_pages = self.pages.num_pages
-        for request in choose_leavers(self._running, self._stalled, num_pages=num_pages):
-            request.move(RequestState.LEAVING)
-            self.groups.remove(request)
-            self._stalled.pop(request, None)
-            self._leaving[request] = None
-
     def _depart(self, actions: list[Action]) -> list[Request]:
         """Let those who leave wait again, once nothing of them is in flight; return them."""
-        left = [request for request in self._leaving if not request.num_in_flight]
+        left = self._shortage.departing()
         for request in left:
             actions += [*self.leave(request), *release_lease(request)]
             request.wait_again()
@@ -294,9 +295,3 @@ def route_of(message: Acked | Loaded | Stored, latest: Route | None, epoch: int)
             f"message of stage {message.stage}, the route has {latest.num_stages}"
         )
     return latest
-
-
-def release_lease(request: Request) -> list[Action]:
-    """Let go of an output's lease, if it has one."""
-    lease_id = request.take_lease()
-    return [] if lease_id is None else [ReleaseLease(lease_id=lease_id)]

@@ -13,7 +13,7 @@ from pydantic import JsonValue
 
 from chunkmesh import __version__, grpc_client, side_door
 from chunkmesh.address import HostPort
-from chunkmesh.errors import ConfigError
+from chunkmesh.errors import ConfigError, reason_of
 from chunkmesh.grpc_server import GrpcServer
 from chunkmesh.side_door import Readiness
 from chunkmesh.v1 import generation_pb2_grpc, stage_pb2_grpc
@@ -130,9 +130,14 @@ def _engine_config(settings: SchedulerSettings, context_length: int) -> EngineCo
         max_running_requests=settings.max_running_requests,
         max_queued_requests=settings.max_queued_requests,
         max_microbatch_requests=settings.pp_max_micro_batch_size,
-        load_timeout_s=settings.load_timeout,
+        load_policy=settings.load_policy,
+        load_timeout_s=settings.load_timeout_ms / 1000,
+        load_timeout_s_per_1k_tokens=settings.load_timeout_ms_per_1k_tokens / 1000,
+        load_min_tokens=settings.load_min_tokens,
         max_outstanding_stores=settings.max_outstanding_stores,
+        enable_prefix_caching=settings.enable_prefix_caching,
         chunk_strategy=settings.wanted_strategy,
+        is_default_strategy=not settings.names_strategy,
         dynamic_smooth_factor=settings.dynamic_chunking_smooth_factor,
         max_chunk_ms=settings.max_chunk_ms or None,
         context_tokens=context_length,
@@ -179,7 +184,7 @@ def _latency_file(path: Path | None, num_layers: int) -> LatencyFile | None:
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{name}: {error}") from error
+        raise ConfigError(f"{name}: {reason_of(error)}") from error
     file = parse_latency_file(text, name=name)
     check_covers(file, num_layers, name=name)
     return file

@@ -9,6 +9,7 @@ from chunkmesh import __version__
 from chunkmesh.layers import LayerRange
 from chunkmesh.v1 import common_pb2
 from chunkmesh.v1 import generation_pb2 as pb
+from scheduler.cache_report import cache_info
 from scheduler.control_loop import ControlLoop
 from scheduler.latency_model import StageLatency
 from scheduler.model_files import ModelFiles
@@ -64,6 +65,7 @@ def server_info(loop: ControlLoop, *, cache_fault: str) -> pb.GetServerInfoRespo
         cache_fault=cache_fault,
         version=__version__,
         num_preemptions=now.num_preemptions,
+        cache=cache_info(now),
         fits=[] if reason else _fits(loop.workers.fits, now),
     )
 

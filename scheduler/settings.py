@@ -9,7 +9,7 @@ from typing import Annotated, ClassVar, Self
 from pydantic import Field, model_validator
 
 from chunkmesh.settings import Address, Port, Settings
-from scheduler.engine_config import ChunkStrategyName
+from scheduler.engine_config import ChunkStrategyName, LoadPolicy
 
 
 class SchedulerSettings(Settings):
@@ -37,7 +37,10 @@ class SchedulerSettings(Settings):
     http_port: Port = 50080
     """Port of the HTTP side door."""
     hicache_url: Address | None = None
-    """HOST:PORT of hicache-server; without it nothing is cached."""
+    """HOST:PORT of hicache-server, without http://; if not given, devices are the only cache."""
+    enable_prefix_caching: bool = True
+    """Let pages of ended requests stay on the devices for later ones with the same prefix, until
+    their room is needed."""
     page_size: Annotated[int, Field(ge=1, le=1024)] = 64
     """Tokens a KV page holds."""
     chunked_prefill_size: Annotated[int, Field(ge=1, le=1 << 20)] = 256
@@ -68,8 +71,17 @@ class SchedulerSettings(Settings):
     latency_model: Path | None = None
     """File of stage latencies to plan with instead of what workers measure; `chunkmesh status
     --save-latency-model` writes one."""
-    load_timeout: Annotated[float, Field(gt=0)] = 10.0
-    """Seconds that a request waits for cached pages before it recomputes them."""
+    load_policy: LoadPolicy = "timeout"
+    """When a load of cached pages ends that has not brought all: timeout, at its time limit;
+    best_effort, when the request could begin; wait_complete, never. What is there is used, the rest
+    is computed."""
+    load_timeout_ms: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1000.0
+    """Time limit of a load with --load-policy timeout, from the request's arrival, in ms."""
+    load_timeout_ms_per_1k_tokens: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 250.0
+    """Added to it for every 1000 cached tokens, in ms."""
+    load_min_tokens: Annotated[int, Field(ge=0)] = 256
+    """Fewer cached tokens are computed rather than loaded, where the stages' latency is not known:
+    where it is, the faster of both is chosen."""
     worker_timeout: Annotated[float, Field(gt=0)] = 3.0
     """Seconds of silence after which a worker is given up."""
     drain_timeout: Annotated[float, Field(ge=0)] = 30.0
@@ -83,6 +95,11 @@ class SchedulerSettings(Settings):
                 f"--enable-dynamic-chunking contradicts --chunk-strategy {self.chunk_strategy}"
             )
         return self
+
+    @property
+    def names_strategy(self) -> bool:
+        """Whether some source of settings has named a strategy."""
+        return self.enable_dynamic_chunking or "chunk_strategy" in self.model_fields_set
 
     @property
     def wanted_strategy(self) -> ChunkStrategyName:

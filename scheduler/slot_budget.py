@@ -22,7 +22,8 @@ from scheduler.chunk_reach import constant_ms
 from scheduler.latency_model import PipelineLatency, Work
 from scheduler.part import Part, take_chunk
 from scheduler.prefill import Prefill
-from scheduler.prefill_order import RIDERS_SHARE, Candidate, prefill_order
+from scheduler.prefill_order import RIDERS_SHARE, Candidate
+from scheduler.prefill_turns import PrefillTurns
 from scheduler.prompt_cuts import graded_cuts
 from scheduler.request import Request
 
@@ -45,9 +46,8 @@ class SlotBudget:
     def __init__(self, strategy: OptimalChunks, max_tokens: int) -> None:
         """Plan with strategy.latency; hold max_tokens >= 1."""
         self._max_tokens = max_tokens
-        self._owed: Request | None = None
-        self._clock_ms = 0.0
-        """Time of all microbatches with prefill so far, by the model."""
+        self._turns = PrefillTurns()
+        """In ms by the model, of all microbatches with prefill."""
         self._limit_ms = strategy.max_chunk_ms
         """Of the slot while others wait."""
         self._plan_with(strategy)
@@ -59,7 +59,7 @@ class SlotBudget:
 
     def begin(self, prefill: Prefill) -> None:
         """Let it wait; it is cut when the next microbatch is filled."""
-        prefill.began_at = self._clock_ms
+        self._turns.begin(prefill)
 
     def fill(
         self, prefilling: Sequence[Request], *, beside: Work, most: int, is_awaited: bool
@@ -69,11 +69,10 @@ class SlotBudget:
         candidates = [self._candidate(request) for request in prefilling]
         beside_ms = self._reach.beside_ms(beside)
         self._plan(candidates, beside_ms)
-        order = prefill_order(candidates, budget=self._slot_ms, owed=self._owed)
         parts: list[Part] = []
         left_ms = self._slot_ms - beside_ms
         left_tokens = self._max_tokens
-        for request in order.requests:
+        for request in self._turns.order(candidates, self._slot_ms):
             is_full = len(parts) == most or left_tokens <= 0 or left_ms <= self._paid_ms
             if parts and is_full:
                 break
@@ -85,14 +84,12 @@ class SlotBudget:
             left_tokens -= end - prefill.next_start
             parts.append(take_chunk(request, end))
         sent_ms = self._slot_ms - beside_ms - left_ms
-        self._clock_ms += max(self._reach.least_ms, sent_ms)
-        self._owed = order.owed([part.request for part in parts])
+        self._turns.sent(parts, max(self._reach.least_ms, sent_ms))
         return parts
 
     def leave(self, request: Request) -> None:
         """Plan anew if much of what was planned will not come."""
-        if self._owed is request:
-            self._owed = None
+        self._turns.leave(request)
         self._cut_to_ms.pop(request, None)
         if request not in self._searched:
             return
@@ -137,11 +134,10 @@ class SlotBudget:
     def _candidate(self, request: Request) -> Candidate:
         """Count in time on the slowest stage."""
         prefill = request.prefill
-        return Candidate(
-            request=request,
+        return self._turns.candidate(
+            request,
             rest=self._reach.grows_ms(prefill.next_start, prefill.end),
             total=self._reach.grows_ms(prefill.start, prefill.end),
-            age=self._clock_ms - prefill.began_at,
         )
 
     def _plan(self, candidates: Sequence[Candidate], beside_ms: float) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
+from scheduler.cache_counts import CacheCounts
 from scheduler.engine_config import ChunkStrategyName
 from scheduler.latency_model import PipelineLatency
 from scheduler.route import Route
@@ -19,16 +20,23 @@ class Snapshot:
     """Requests, and outputs that were preempted."""
     num_preemptions: int
     """Outputs that gave their pages to others since the start, whatever the route."""
+    cache: CacheCounts
+    """Since the start, whatever the route; a copy."""
     chunk_strategy: ChunkStrategyName
     """In use; without a route the one asked for."""
     chunk_strategy_reason: str = ""
     """Why it is not the one asked for, in words; empty if it is."""
     num_pages: int = 0
     num_free_pages: int = 0
+    """That can be handed out now, cached ones included."""
+    num_cached_pages: int = 0
+    """Free pages that keep their contents until they are needed."""
     num_running: int = 0
     """Outputs that have a row; until a prompt's first tokens are there, all of its request."""
     num_in_flight: int = 0
     """Microbatches that some stage has not acknowledged."""
+    load_bytes_per_s: tuple[float, ...] = ()
+    """What each stage has measured; 0 before its first load."""
     num_loads: int = 0
     num_stores: int = 0
     latency: PipelineLatency | None = None
@@ -49,8 +57,10 @@ def snapshot_of(route: Route | None, engine: Snapshot) -> Snapshot:
         chunk_strategy_reason=route.choice.reason,
         num_pages=route.pages.num_pages,
         num_free_pages=route.pages.num_free,
+        num_cached_pages=route.pages.cached.num_idle,
         num_running=route.rows.num_taken,
         num_in_flight=route.pipeline.num_in_flight,
+        load_bytes_per_s=route.prefixes.rates.bytes_per_s,
         num_loads=len(route.loads),
         num_stores=len(route.stores),
         latency=route.pace.latency,

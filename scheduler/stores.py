@@ -4,12 +4,13 @@ A page is storable when every stage has acknowledged the microbatch that filled 
 whether its tokens are prompt or output and whether its request still lives. It is pinned until
 every stage has ended the store. When too many stores are outstanding, pages wait for their
 request's next microbatch; after its last one they are not stored, which is no fault but a later
-miss.
+miss. Nor are those that were in work when all pages were forgotten or some were distrusted.
 """
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Collection
 
 from chunkmesh.errors import InvariantViolated
 from scheduler.actions import CommitPages, PageToStore, SendStore
@@ -27,6 +28,8 @@ class _Store:
     """Namespace of each page: a microbatch can carry requests of several."""
     waiting: set[int]
     """Stages that have not ended it; never empty."""
+    withdrawn: set[int] = dataclasses.field(default_factory=set)
+    """Indices of pages that are not to be used after all."""
 
 
 class Stores:
@@ -82,11 +85,20 @@ class Stores:
         if not store.waiting:
             del self._open[store_id]
             self._pages.release([page.page_id for page in store.pages])
-        return _commits(stage, store, indices)
+        return _commits(stage, store, set(indices) - store.withdrawn)
+
+    def withdraw(self, digests: Collection[bytes]) -> None:
+        """Let HiCache not know of these pages, whatever the stages have written or will write."""
+        for store in self._open.values():
+            store.withdrawn.update(
+                index for index, page in enumerate(store.pages) if page.digest in digests
+            )
 
     def _take_filled(self, part: Part) -> list[PageToStore]:
         """Return the full pages of a request that no store has had, and count them as given."""
         request = part.request
+        if request.generation != self._pages.generation:
+            return []
         first, last = request.num_pages_stored, part.end // self._page_tokens
         request.num_pages_stored = max(first, last)
         return [
@@ -100,10 +112,10 @@ class Stores:
         ]
 
 
-def _commits(stage: int, store: _Store, indices: tuple[int, ...]) -> list[CommitPages]:
+def _commits(stage: int, store: _Store, indices: set[int]) -> list[CommitPages]:
     """Group what a stage wrote by namespace, in order."""
     by_namespace: dict[bytes, list[PageToStore]] = {}
-    for index in sorted(set(indices)):
+    for index in sorted(indices):
         by_namespace.setdefault(store.namespaces[index], []).append(store.pages[index])
     return [
         CommitPages(stage=stage, namespace=namespace, pages=tuple(pages))

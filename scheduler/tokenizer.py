@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 import tokenizers
 
-from chunkmesh.errors import ConfigError, InvalidRequest
+from chunkmesh.errors import ConfigError, InvalidRequest, reason_of
 from chunkmesh.pages import TokenIds
 from scheduler.chat_template import ChatEnd, ChatMessage, ChatTemplate
 from scheduler.detokenizer import Detokenizer
@@ -122,7 +122,7 @@ def _load(files: ModelFiles) -> tokenizers.Tokenizer:
     try:
         tokenizer = tokenizers.Tokenizer.from_buffer(files.tokenizer_path.read_bytes())
     except (OSError, ValueError) as error:
-        raise ConfigError(f"{files.tokenizer_path} cannot be read: {error}") from error
+        raise ConfigError(f"{files.tokenizer_path} cannot be read: {reason_of(error)}") from error
     # Limits that a training run left in the file would cut prompts.
     tokenizer.no_truncation()
     tokenizer.no_padding()

@@ -249,6 +249,10 @@ class Workers:
                 num_stages=num_stages,
                 num_pages=route.num_pages,
                 latency=pipeline_latency(self.fits),
+                page_bytes=tuple(
+                    worker.kv_bytes_per_token * self.registry.page_tokens for worker in self.route
+                ),
+                pool_ids=route.pool_ids,
             )
         )
 

@@ -193,6 +193,8 @@ def page_io_message(result: LoadResult | StoreResult) -> pb.AttachRequest:
                 load_id=result.load_id,
                 num_pages=result.num_pages,
                 bad_digests=result.bad_digests,
+                num_bytes=result.num_bytes,
+                took_us=result.took_us,
             )
         )
     done = pb.StoreDone(store_id=result.store_id, stored=result.stored)

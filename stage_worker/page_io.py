@@ -11,6 +11,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
@@ -26,9 +27,17 @@ from stage_worker.staging import StagedLoad, Staging
 
 _GROUP_BYTES = 16 << 20
 """About what is read or written between two looks at whether it is still wanted."""
+_FIRST_GROUP_BYTES = 1 << 20
+"""Of a load; each group has twice as much as the one before. So a load that has to end early has
+something, and a long one still reads in large pieces."""
 
 _NOT_STORED = Counter(
     "chunkmesh_pages_not_stored", "Full pages that were to be stored and were not.", ["reason"]
+)
+_NOT_LOADED = Counter(
+    "chunkmesh_pages_not_loaded",
+    "Cached pages that were to be loaded and were not, by what ended their load.",
+    ["reason"],
 )
 _DROPPED_PAGES = _NOT_STORED.labels(reason="no room")
 """For lack of room in the queue."""
@@ -45,6 +54,10 @@ class LoadResult:
     """Leading pages that wait for take; with 0 the load is forgotten already."""
     bad_digests: tuple[bytes, ...]
     """Pages found missing or damaged; empty if Redis did not answer."""
+    num_bytes: int = dataclasses.field(default=0, compare=False)
+    """Of those pages."""
+    took_us: int = dataclasses.field(default=0, compare=False)
+    """Since load was called."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +84,7 @@ class _Load:
     form: PageFormat
     digests: tuple[bytes, ...]
     staged: StagedLoad
+    begun_s: float
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -113,6 +127,9 @@ class PageIO:
         self._store_bytes = 0
         self._max_store_bytes = limits.store_bytes
         self._loads: collections.deque[_Load] = collections.deque()
+        """Those that no thread has begun."""
+        self._running: dict[int, _Load] = {}
+        """Loads that have not ended, by id."""
         self._stores: collections.deque[_Store] = collections.deque()
         self._closed = False
         self._away = Pause("prefix cache away")
@@ -139,6 +156,7 @@ class PageIO:
             self._epoch += 1
             self._form = form
             self._loads.clear()
+            self._running.clear()
             self._store_bytes -= sum(job.num_bytes for job in self._stores)
             self._stores.clear()
             self._staging.clear()
@@ -153,10 +171,23 @@ class PageIO:
             num_layers=len(self._layers),
             layer_bytes=self._form.layer_bytes,
         )
-        job = _Load(form=self._form, digests=tuple(digests), staged=staged)
+        job = _Load(
+            form=self._form, digests=tuple(digests), staged=staged, begun_s=time.monotonic()
+        )
         with self._changed:
+            self._running[load_id] = job
             self._loads.append(job)
             self._changed.notify()
+
+    def end(self, load_id: int) -> None:
+        """End a load with what was read by now, which is reported at once; nothing if it has ended.
+
+        What a thread still reads of it is thrown away.
+        """
+        with self._changed:
+            job = self._running.get(load_id)
+            if job is not None:
+                self._end(job, (), "late")
 
     def take(self, load_id: int) -> Bytes | None:
         """Return a load's pages [pages, layers, layer_bytes], now the caller's; forget the load.
@@ -167,6 +198,7 @@ class PageIO:
 
     def cancel(self, load_id: int) -> None:
         """Forget a load; it is not reported any more."""
+        self._running.pop(load_id, None)
         self._staging.drop(load_id)
 
     def store(self, store_id: int, pages: Sequence[StorePage]) -> None:
@@ -221,26 +253,42 @@ class PageIO:
             return self._loads.popleft() if self._loads else self._stores.popleft()
 
     def _run_load(self, job: _Load, store: PageStore | None) -> None:
-        num_pages = 0
-        bad: tuple[bytes, ...] = ()
         room = job.staged.pages
-        for group in self._groups(len(room), job.form):
-            if not self._staging.holds(job.staged):
+        bad: tuple[bytes, ...] = ()
+        reason = "no room"
+        for group in _growing_groups(len(room), room[0].nbytes if len(room) else 1):
+            if not self._staging.wants(job.staged):
                 return
             digests = job.digests[group]
             reads = self._read(job, digests, room[group], store)
-            good = next((i for i, read in enumerate(reads) if read != "ok"), len(reads))
-            num_pages += good
+            num_good = next((i for i, read in enumerate(reads) if read != "ok"), len(reads))
+            job.staged.num_read += num_good
             bad = tuple(
                 digest for digest, read in zip(digests, reads, strict=False) if read != "ok"
             )
-            if good < len(digests):
+            if num_good < len(digests):
+                reason = reads[num_good] if reads else "redis"
                 break
         with self._changed:
-            if self._staging.finish(job.staged, num_pages):
-                self._report(
-                    LoadResult(load_id=job.staged.load_id, num_pages=num_pages, bad_digests=bad)
-                )
+            self._end(job, bad, reason)
+
+    def _end(self, job: _Load, bad_digests: tuple[bytes, ...], reason: str) -> None:
+        """Report a load with the pages that were read, unless it was reported or forgotten."""
+        if not self._staging.finish(job.staged):
+            return
+        self._running.pop(job.staged.load_id, None)
+        num_pages = job.staged.num_pages or 0
+        if num_pages < len(job.digests):
+            _NOT_LOADED.labels(reason=reason).inc(len(job.digests) - num_pages)
+        self._report(
+            LoadResult(
+                load_id=job.staged.load_id,
+                num_pages=num_pages,
+                bad_digests=bad_digests,
+                num_bytes=job.staged.pages[:num_pages].nbytes,
+                took_us=round(1e6 * (time.monotonic() - job.begun_s)),
+            )
+        )
 
     def _read(
         self, job: _Load, digests: Sequence[bytes], into: Bytes, store: PageStore | None
@@ -303,3 +351,12 @@ class PageIO:
         step = max(1, _GROUP_BYTES // (len(self._layers) * form.layer_bytes))
         for start in range(0, num_pages, step):
             yield slice(start, min(start + step, num_pages))
+
+
+def _growing_groups(num_pages: int, page_bytes: int) -> Iterator[slice]:
+    """Cut pages into groups, each of about twice the bytes of the one before, up to a limit."""
+    start, group_bytes = 0, _FIRST_GROUP_BYTES
+    while start < num_pages:
+        end = min(num_pages, start + max(1, group_bytes // page_bytes))
+        yield slice(start, end)
+        start, group_bytes = end, min(2 * group_bytes, _GROUP_BYTES)

@@ -37,6 +37,8 @@ class _Progress:
     """Share of the weights that is loaded, 0 <= loaded <= 1."""
     profile: KeptProfile | None = None
     """What is measured after that, if it is."""
+    worker: Worker | None = None
+    """Who looks for a scheduler after that."""
     serving: bool = False
     """Whether this worker is a connected stage of a route."""
 
@@ -50,7 +52,7 @@ class _Progress:
         profiling = self.profile.readiness() if self.profile is not None else None
         if profiling is not None:
             return profiling
-        reason = "loaded, but no route stands"
+        reason = (self.worker and self.worker.lost_reason) or "loaded, but no route stands"
         return Readiness(ready=False, state="waiting", reason=reason, progress=1.0)
 
 
@@ -89,6 +91,7 @@ async def serve(settings: WorkerSettings, stop: asyncio.Event) -> None:
             peer=None if settings.peer is None else str(settings.peer),
             on_ready=on_ready,
         )
+        progress.worker = worker
         progress.profile = _profile(settings, stage)
         await _until(stop, worker.run(settings.scheduler, progress.profile))
 

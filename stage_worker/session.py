@@ -7,10 +7,12 @@ threads at once; forming links is a task of its own, so that a slow peer blocks 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any
 
+import grpc
 import structlog
 
 from chunkmesh.errors import LinkError
@@ -56,6 +58,8 @@ class Session:
         self._links: Links | None = None
         self._forming: asyncio.Task[None] | None = None
         self._connect = asyncio.Event()
+        self._load_timers: dict[int, asyncio.TimerHandle] = {}
+        """Of loads with a time limit that is not over, by id; they may have ended."""
         self._outbox: deque[pb.AttachRequest] = deque()
         self._news = asyncio.Event()
         self._last_seq_no: int | None = None
@@ -78,19 +82,24 @@ class Session:
             self._set_epoch(None)
         self.say(pb.AttachRequest(fault=pb.Fault(epoch=epoch, reason=reason)))
 
-    async def run(self, stub: stage_pb2_grpc.StageControlAsyncStub) -> None:
-        """Serve one stream until it ends.
+    async def run(
+        self, stub: stage_pb2_grpc.StageControlAsyncStub, on_connected: Callable[[], None]
+    ) -> None:
+        """Serve one stream until it ends; on_connected hears that it stands.
 
         Raises:
             grpc.aio.AioRpcError: the scheduler is gone or refuses this worker.
         """
         self.say(self._hello())
         heart = self._spawn(self._beat())
+        call = stub.Attach(self._messages())
+        connecting = self._spawn(_hear_connected(call, on_connected))
         try:
-            async for response in stub.Attach(self._messages()):
+            async for response in call:
                 await self._obey(response)
         finally:
             heart.cancel()
+            connecting.cancel()
             self._ended = True
             self._news.set()
             await self._leave_epoch()
@@ -143,7 +152,7 @@ class Session:
                 )
             case "release":
                 self._compute.put(ForgetRow(row=response.release.row))
-            case "load" | "commit_load" | "cancel_load" | "store" as kind:
+            case "load" | "end_load" | "commit_load" | "cancel_load" | "store" as kind:
                 self._obey_cache(kind, response)
             case "join":
                 await self._join(response.join)
@@ -156,7 +165,9 @@ class Session:
         """Carry out an order that concerns cached pages; only the copy to pages is in turn."""
         match kind:
             case "load":
-                self._page_io.load(response.load.load_id, tuple(response.load.digests))
+                self._load(response.load)
+            case "end_load":
+                self._page_io.end(response.end_load.load_id)
             case "commit_load":
                 commit = response.commit_load
                 page_ids = tuple(commit.page_ids)
@@ -166,6 +177,19 @@ class Session:
             case _:
                 store = response.store
                 self._page_io.store(store.store_id, codec.store_pages_from(store))
+
+    def _load(self, load: pb.Load) -> None:
+        """Begin a load, and see to its end if it has a time limit."""
+        self._page_io.load(load.load_id, tuple(load.digests))
+        if load.timeout_ms:
+            loop = asyncio.get_running_loop()
+            timer = loop.call_later(load.timeout_ms / 1000, self._end_load, load.load_id)
+            self._load_timers[load.load_id] = timer
+
+    def _end_load(self, load_id: int) -> None:
+        """End a load whose time is over."""
+        del self._load_timers[load_id]
+        self._page_io.end(load_id)
 
     async def _join(self, join: pb.Join) -> None:
         """Leave the old epoch and begin to form the new one."""
@@ -219,6 +243,9 @@ class Session:
     async def _leave_epoch(self) -> None:
         """Close the links of the epoch, if there is one."""
         self._set_epoch(None)
+        for timer in self._load_timers.values():  # ids come again in the next epoch
+            timer.cancel()
+        self._load_timers.clear()
         if self._forming is not None:
             self._forming.cancel()
             await asyncio.gather(self._forming, return_exceptions=True)
@@ -232,3 +259,10 @@ class Session:
         if epoch != self._epoch:
             self._epoch = epoch
             self._on_ready(epoch is not None)
+
+
+async def _hear_connected(call: grpc.aio.Call, on_connected: Callable[[], None]) -> None:
+    """Tell when a stream stands; that it does not is told by reading from it."""
+    with contextlib.suppress(grpc.aio.AioRpcError):
+        await call.wait_for_connection()
+        on_connected()

@@ -17,6 +17,8 @@ class StagedLoad:
     load_id: int
     pages: Bytes
     """[pages, layers, layer_bytes]; written by one I/O thread until done."""
+    num_read: int = 0
+    """Leading pages that were read so far; counted by that thread."""
     num_pages: int | None = None
     """Pages that are ready; None while the load runs."""
 
@@ -51,20 +53,24 @@ class Staging:
             self._num_bytes += load.pages.nbytes
             return load
 
-    def holds(self, load: StagedLoad) -> bool:
-        """Whether the load is still wanted."""
-        return self._loads.get(load.load_id) is load
+    def find(self, load_id: int) -> StagedLoad | None:
+        """Return a load, if there is one of this id."""
+        return self._loads.get(load_id)
 
-    def finish(self, load: StagedLoad, num_pages: int) -> bool:
-        """Say how many leading pages are ready; return whether the load is still wanted.
+    def wants(self, load: StagedLoad) -> bool:
+        """Whether the load runs and more of its pages are wanted."""
+        return self._loads.get(load.load_id) is load and load.num_pages is None
 
-        A load without pages is forgotten at once.
+    def finish(self, load: StagedLoad) -> bool:
+        """End a load with the pages that were read; return whether it ran until now.
+
+        Without any it is forgotten at once.
         """
         with self._lock:
-            if not self.holds(load):
+            if not self.wants(load):
                 return False
-            load.num_pages = num_pages
-            if num_pages == 0:
+            load.num_pages = load.num_read
+            if load.num_pages == 0:
                 self._drop(load.load_id)
             return True
 

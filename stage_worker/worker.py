@@ -13,7 +13,6 @@ import secrets
 from collections.abc import Callable, Sequence
 
 import grpc
-import structlog
 
 from chunkmesh.address import HostPort
 from chunkmesh.errors import ConfigError, InvalidRequest
@@ -25,6 +24,7 @@ from chunkmesh.v1 import stage_pb2_grpc
 from stage_worker import codec
 from stage_worker.compute import Compute, Listener, UseStage
 from stage_worker.identity import Identity
+from stage_worker.lost_scheduler import LostScheduler
 from stage_worker.page_io import LoadResult, PageIO, StoreResult
 from stage_worker.page_store import PageStore
 from stage_worker.profile_plan import ProfilePoint
@@ -32,7 +32,6 @@ from stage_worker.session import Session
 from stage_worker.stage import Stage
 from stage_worker.start_profile import StartProfile
 
-_log = structlog.get_logger(__name__)
 _FIRST_PAUSE_S = 0.1
 _LONGEST_PAUSE_S = 2.0
 
@@ -56,6 +55,7 @@ class Worker:
         without any, nothing is cached. on_ready hears when this becomes a connected stage or
         ceases to be one.
         """
+        self._lost = LostScheduler()
         self._transport = transport
         layers = range(stage.description.first_layer, stage.description.last_layer)
         self._page_io = PageIO(
@@ -105,6 +105,11 @@ class Worker:
             await asyncio.to_thread(self._compute.stop)
             await asyncio.to_thread(self._page_io.close)
 
+    @property
+    def lost_reason(self) -> str:
+        """Why no scheduler is connected, in words; empty if one is, or none was tried."""
+        return self._lost.reason
+
     async def _profile_and_attach(
         self, start_profile: StartProfile | None, schedulers: Sequence[HostPort]
     ) -> None:
@@ -148,12 +153,13 @@ class Worker:
         )
         async with channel(address) as to_scheduler:
             try:
-                await session.run(stage_pb2_grpc.StageControlStub(to_scheduler))
+                stub = stage_pb2_grpc.StageControlStub(to_scheduler)
+                await session.run(stub, self._lost.connected)
             except grpc.aio.AioRpcError as error:
                 reason = from_rpc_error(error)
                 if isinstance(reason, InvalidRequest):
                     raise ConfigError(f"scheduler {address}: {reason}") from error
-                _log.warning("scheduler lost", scheduler=str(address), reason=str(reason))
+                self._lost.lost(str(address), str(reason))
         return session
 
     def _acked(self, ack: pb.Ack) -> None:

@@ -38,14 +38,14 @@ def rivals(
     latency: PipelineLatency, start: int, end: int, chunk_sizes: Sequence[int], page_tokens: int
 ) -> Iterator[tuple[str, Sequence[int]]]:
     """Yield plans of the other strategies over a grid of what their users tune."""
-    slowest = max(latency.stages, key=lambda stage: stage.chunk_ms(start, end))
     for size in chunk_sizes:
         yield f"fixed {size}", FixedChunks(size).cut(start, end)
         for smooth_factor in (0.5, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9, 1.0):
-            dynamic = DynamicChunks.of_latency(
-                slowest,
+            dynamic = DynamicChunks.of_pipeline(
+                latency,
                 chunk_tokens=size,
                 page_tokens=page_tokens,
                 smooth_factor=smooth_factor,
+                context_tokens=None,
             )
             yield f"dynamic {size} {smooth_factor}", dynamic.cut(start, end)

@@ -53,6 +53,7 @@ class FakeGeneration(generation_pb2_grpc.GenerationServicer):
         self.replies: list[pb.GenerateResponse] = script()
         self.timelines: list[pb.GetTimelinesResponse] = []
         self.timeline_requests: list[pb.GetTimelinesRequest] = []
+        self.info = server_info()
         self.error: ChunkMeshError | None = None
         self.hang = False
         """Sends everything but the last reply, then waits."""
@@ -128,15 +129,16 @@ class FakeGeneration(generation_pb2_grpc.GenerationServicer):
     async def Tokenize(
         self, request: pb.TokenizeRequest, _context: _Context
     ) -> pb.TokenizeResponse:
-        """Make a token of every word of a chat."""
-        words = " ".join(message.content for message in request.chat.messages).split()
+        """Make a token of every word of a text or a chat."""
+        said = [message.content for message in request.chat.messages]
+        words = " ".join([request.text, *said]).split()
         return pb.TokenizeResponse(input_ids=range(len(words)))
 
     async def GetServerInfo(
         self, _request: pb.GetServerInfoRequest, _context: _Context
     ) -> pb.GetServerInfoResponse:
-        """Describe a mesh of two stages."""
-        return server_info()
+        """Describe the mesh that was set, of two stages if none was."""
+        return self.info
 
 
 def server_info() -> pb.GetServerInfoResponse:

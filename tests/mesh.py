@@ -81,7 +81,12 @@ async def mesh(
 
     The transport is the workers', and so are profiles, one a stage; without, nothing is measured.
     """
-    given = {"page_size": PAGE_TOKENS, "chunked_prefill_size": CHUNK_TOKENS, **settings}
+    given = {
+        "page_size": PAGE_TOKENS,
+        "chunked_prefill_size": CHUNK_TOKENS,
+        "load_min_tokens": 0,
+        **settings,
+    }
     scheduler_settings = SchedulerSettings(
         model_path=model_path, port=0, internal_port=0, http_port=0, drain_timeout=1.0, **given
     )

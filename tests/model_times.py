@@ -103,9 +103,11 @@ class _Watched(Engine):
         return actions
 
 
-def watch(arrivals: list[Arrival], latency: PipelineLatency) -> list[tuple[float, Progress]]:
+def watch(
+    arrivals: list[Arrival], latency: PipelineLatency, *, config: EngineConfig = CONFIG
+) -> list[tuple[float, Progress]]:
     """Serve requests; return what is told of their prompts, and when."""
-    engine = _Watched(CONFIG)
+    engine = _Watched(config)
     route = RouteFormed(epoch=1, num_stages=latency.num_stages, num_pages=_PAGES, latency=latency)
     Simulator(engine, route, ModelTimes(latency)).run(arrivals)
     return engine.told

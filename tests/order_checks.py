@@ -107,9 +107,9 @@ class OrderChecks:
         assert entry.num_tokens >= 1
         row.covered += entry.num_tokens
         for page_id in entry.new_page_ids:
-            place = (entry.request_id, len(row.table))
-            self._may_name(page_id, place)
+            self._may_name(page_id, len(row.table), entry)
             row.table.append(page_id)
+        self._may_write(row, entry)
         is_decoding = row.child is not None
         if is_decoding:
             assert (entry.num_tokens, len(samples)) == (1, 1)
@@ -136,14 +136,20 @@ class OrderChecks:
                 request_id=entry.request_id, covered=row.covered, child=sample.child
             )
 
-    def _may_name(self, page_id: int, place: Place) -> None:
-        """A page belongs to one row, or to several of a request if it is full of its prompt."""
-        request_id, index = place
-        prompt_tokens = len(self._specs[request_id].prompt_ids)
-        is_shared = index < prompt_tokens // self._config.page_tokens
-        for owner in self._owners(page_id):
-            assert is_shared
-            assert owner == place
+    def _may_name(self, page_id: int, index: int, entry: PlannedEntry) -> None:
+        """A page that is full may belong to several rows, at the same place of a namespace."""
+        owners = self._owners(page_id)
+        assert not owners or (index + 1) * self._config.page_tokens <= entry.start
+        namespace = self._specs[entry.request_id].namespace
+        for request_id, place in owners:
+            assert place == index
+            assert self._specs[request_id].namespace == namespace
+
+    def _may_write(self, row: _Row, entry: PlannedEntry) -> None:
+        """What an entry fills is in no other row's table."""
+        written = set(row.table[entry.start // self._config.page_tokens :])
+        for other in self._rows.values():
+            assert other is row or written.isdisjoint(other.table)
 
     def _are_unused(self, page_ids: Sequence[int]) -> None:
         """What is copied must not overwrite what somebody has."""

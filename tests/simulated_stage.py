@@ -22,6 +22,7 @@ from scheduler.actions import (
     SendCancelLoad,
     SendCommitLoad,
     SendCopyPages,
+    SendEndLoad,
     SendLoad,
     SendMicrobatch,
     SendRelease,
@@ -30,6 +31,7 @@ from scheduler.actions import (
 from scheduler.events import Acked, Event, Loaded, Stored
 
 PAGE_TOKENS = 4
+PAGE_BYTES = 16
 Page = tuple[int, ...]
 Redis = dict[tuple[bytes, int], Page]
 """Contents by page digest and stage."""
@@ -58,8 +60,8 @@ def log_probs(context: Sequence[int], token_ids: Sequence[int], num_top: int) ->
 class SimulatedStage:
     """One stage of one epoch."""
 
-    def __init__(self, *, index: int, epoch: int, num_pages: int, is_last: bool) -> None:
-        """Begin with pages full of nonsense."""
+    def __init__(self, *, index: int, epoch: int, is_last: bool, pool: list[list[int]]) -> None:
+        """Begin with a pool, perhaps as an earlier stage of the same worker has left it."""
         self.orders: deque[Action] = deque()
         """What the scheduler sent and the stage has not begun."""
         self.said: deque[Event] = deque()
@@ -69,7 +71,8 @@ class SimulatedStage:
         self.num_computed = 0
         """Microbatches done."""
         self._index, self._epoch, self._is_last = index, epoch, is_last
-        self._pool = [[-1] * PAGE_TOKENS for _ in range(num_pages)]
+        self.pool = pool
+        """What each page holds."""
         self._tables: dict[int, list[int]] = {}
         """Of the rows that an entry has named."""
         self._seen: dict[int, Counter[int]] = {}
@@ -78,6 +81,8 @@ class SimulatedStage:
         """Last stage: rows that a sample has named."""
         self._staging: dict[int, list[Page]] = {}
         self._cancelled: set[int] = set()
+        self._ended: set[int] = set()
+        """Loads that were to end early."""
 
     def can_work(self, upstream: SimulatedStage | None) -> bool:
         """Whether the next order can be done: a microbatch needs its activation."""
@@ -96,7 +101,7 @@ class SimulatedStage:
             case SendCommitLoad(load_id=load_id, page_ids=page_ids):
                 staged = self._staging.pop(load_id)
                 for page_id, page in zip(page_ids, staged[: len(page_ids)], strict=True):
-                    self._pool[page_id] = list(page)
+                    self.pool[page_id] = list(page)
             case SendCancelLoad(load_id=load_id):
                 self._staging.pop(load_id, None)
                 self._cancelled.add(load_id)
@@ -104,33 +109,48 @@ class SimulatedStage:
                 assert len(set(target_ids)) == len(target_ids)
                 assert not set(source_ids) & set(target_ids)
                 for source, target in zip(source_ids, target_ids, strict=True):
-                    self._pool[target] = list(self._pool[source])
+                    self.pool[target] = list(self.pool[source])
             case SendRelease(row=row):
                 assert row in self._tables or row in self._sampled or not self._is_last
                 self._tables.pop(row, None)
                 self._seen.pop(row, None)
                 self._sampled.discard(row)
+            case SendEndLoad(load_id=load_id):
+                self._ended.add(load_id)
             case SendLoad() | SendStore() as order:
                 self.beside.append(order)
 
-    def end_beside(self, order: SendLoad | SendStore, redis: Redis) -> None:
-        """End a load or a store."""
+    def end_beside(
+        self, order: SendLoad | SendStore, redis: Redis, *, in_part: bool = False
+    ) -> None:
+        """End a load or a store; of a load that has to end early only the front is there."""
         self.beside.remove(order)
         if isinstance(order, SendStore):
             self.said.append(self._store(order, redis))
             return
-        found = [redis.get((digest, self._index)) for digest in order.digests]
+        wanted = order.digests
+        if in_part or order.load_id in self._ended:
+            wanted = wanted[: len(wanted) // 2]
+        found = [redis.get((digest, self._index)) for digest in wanted]
         usable = found.index(None) if None in found else len(found)
         if order.load_id not in self._cancelled:
             self._staging[order.load_id] = [page for page in found[:usable] if page is not None]
         self.said.append(
-            Loaded(epoch=self._epoch, stage=self._index, load_id=order.load_id, num_pages=usable)
+            Loaded(
+                epoch=self._epoch,
+                stage=self._index,
+                load_id=order.load_id,
+                num_pages=usable,
+                num_bytes=usable * PAGE_BYTES,
+                took_s=0.001,
+                is_damaged=usable < len(wanted),
+            )
         )
 
     def _store(self, order: SendStore, redis: Redis) -> Event:
         """Write pages, each checked against its digest."""
         for page in order.pages:
-            content = self._pool[page.page_id]
+            content = self.pool[page.page_id]
             ids = np.array(content, dtype=np.uint32)
             assert extend_chain(page.parent, ids, PAGE_TOKENS) == (page.digest,)
             redis[page.digest, self._index] = tuple(content)
@@ -203,9 +223,9 @@ class SimulatedStage:
         table += entry.new_page_ids
         assert len(table) == -(-(entry.start + entry.num_tokens) // PAGE_TOKENS)
         for position, token_id in enumerate(token_ids, start=entry.start):
-            self._pool[table[position // PAGE_TOKENS]][position % PAGE_TOKENS] = token_id
+            self.pool[table[position // PAGE_TOKENS]][position % PAGE_TOKENS] = token_id
 
     def _read(self, row: int, num_tokens: int) -> list[int]:
         """Return the tokens that the row's pages hold."""
-        pages = [self._pool[page_id] for page_id in self._tables[row]]
+        pages = [self.pool[page_id] for page_id in self._tables[row]]
         return [token_id for page in pages for token_id in page][:num_tokens]

@@ -18,6 +18,7 @@ from chunkmesh.v1 import generation_pb2 as pb
 class Answer:
     """All that a call has brought."""
 
+    request_id: str
     outputs: tuple[pb.GenerateComplete, ...]
     """By index."""
     prompt_logprobs: tuple[pb.PromptLogprobs, ...]
@@ -29,15 +30,15 @@ def follow(
 ) -> Answer:
     """Write text to text_to, ending with a newline; None writes nothing.
 
-    Of a single output the text is written as it comes; of several each one when it has ended,
-    behind its index, in the order in which they end.
+    Of a single output the text is written as it comes; of several each one behind its index, as
+    soon as it and all before it have ended.
 
     Raises:
         ChunkMeshError: the call failed; text that came before has been written.
     """
     outputs: dict[int, pb.GenerateComplete] = {}
     prompt_logprobs: list[pb.PromptLogprobs] = []
-    num_written = 0
+    num_written = num_shown = 0
     with PrefillBar(Console(file=sys.stderr)) as bar:
         for reply in replies:
             match reply.WhichOneof("event"):
@@ -52,14 +53,16 @@ def follow(
                         _write(text_to, reply.chunk.text)
                 case "complete":
                     bar.hide()
-                    complete = reply.complete
-                    label = "" if num_outputs == 1 else f"[{complete.index}] "
-                    _write(text_to, f"{label}{complete.text[num_written:]}\n")
-                    outputs[complete.index] = complete
+                    outputs[reply.complete.index] = reply.complete
+                    while (complete := outputs.get(num_shown)) is not None:
+                        label = "" if num_outputs == 1 else f"[{num_shown}] "
+                        _write(text_to, f"{label}{complete.text[num_written:]}\n")
+                        num_shown += 1
                 case _:
                     pass
             if len(outputs) == num_outputs:
                 return Answer(
+                    request_id=reply.request_id,
                     outputs=tuple(outputs[index] for index in sorted(outputs)),
                     prompt_logprobs=tuple(prompt_logprobs),
                 )

@@ -1,13 +1,14 @@
 """The object that `chunkmesh generate --json` prints. Pure.
 
-A single output's fields stand at the top; several stand in a list under "outputs". What was not
-asked for is left out.
+A single output's fields stand at the top; several stand in a list under "outputs". What belongs to
+the request stands at the top always. What was not asked for is left out.
 """
 
 from __future__ import annotations
 
 import itertools
 import json
+from collections.abc import Iterable, Sequence
 from typing import TypeAlias
 
 from chunkmesh.cli.answer import Answer
@@ -23,14 +24,21 @@ _FINISH_REASONS = {
 }
 
 
-def as_json(answer: Answer) -> str:
-    """Return the object in one line."""
+def as_json(answer: Answer, prompt_ids: Sequence[int] = ()) -> str:
+    """Return the object in one line.
+
+    prompt_ids are the prompt's, if its log-probabilities were asked for.
+    """
     outputs = [_output(complete) for complete in answer.outputs]
-    fields: Fields = outputs[0] if len(outputs) == 1 else {"outputs": outputs}
-    if answer.prompt_logprobs:
+    fields: Fields = {"request_id": answer.request_id}
+    fields |= outputs[0] if len(outputs) == 1 else {"outputs": outputs}
+    if prompt_ids:
         parts = [_positions(part.logprobs) for part in answer.prompt_logprobs]
         # Nothing predicts the first token.
-        fields["prompt_logprobs"] = [None, *itertools.chain.from_iterable(parts)]
+        first: Fields = {"logprob": None, "top": []}
+        positions = [first, *itertools.chain(*parts)]
+        # An aborted request has told of its first tokens only.
+        fields["prompt_logprobs"] = _of_ids(prompt_ids[: len(positions)], positions)
     return json.dumps(fields, ensure_ascii=False)
 
 
@@ -54,13 +62,16 @@ def _output(complete: pb.GenerateComplete) -> Fields:
         "num_preemptions": complete.num_preemptions,
     }
     if complete.HasField("logprobs"):
-        fields["logprobs"] = [
-            {"token_id": token_id, **position}
-            for token_id, position in zip(
-                complete.output_ids, _positions(complete.logprobs), strict=True
-            )
-        ]
+        fields["logprobs"] = _of_ids(complete.output_ids, _positions(complete.logprobs))
     return fields
+
+
+def _of_ids(token_ids: Iterable[int], positions: list[Fields]) -> list[Fields]:
+    """Put before each position the id that stands there."""
+    return [
+        {"token_id": token_id, **position}
+        for token_id, position in zip(token_ids, positions, strict=True)
+    ]
 
 
 def _positions(message: common_pb2.TokenLogprobs) -> list[Fields]:

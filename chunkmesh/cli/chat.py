@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from collections.abc import Iterator
 from contextlib import closing
@@ -10,10 +11,12 @@ from typing import Annotated
 import typer
 
 from chunkmesh.cli.answer import follow
-from chunkmesh.cli.exits import EXIT_FAILURE, parse_server, print_error, reported
-from chunkmesh.cli.flags import MAX_UINT32, CacheSalt, Seed, Server, Temperature, TopK, TopP
+from chunkmesh.cli.command_shape import Command
+from chunkmesh.cli.exits import parse_server, print_error, reported, status_of
+from chunkmesh.cli.flags import MAX_UINT32, CacheSalt, Priority, Server
 from chunkmesh.cli.generate_request import chat_of
 from chunkmesh.cli.generation_client import GenerationClient
+from chunkmesh.cli.option_groups import takes_options
 from chunkmesh.cli.sampling_flags import SamplingOptions
 from chunkmesh.errors import ChunkMeshError
 from chunkmesh.v1 import generation_pb2 as pb
@@ -43,31 +46,25 @@ class Conversation:
 app = typer.Typer()
 
 
-@app.command()
+@app.command(cls=Command)
+@takes_options
 def chat(
     *,
     system: Annotated[str | None, typer.Option(help="The system message.")] = None,
     server: Server = "127.0.0.1:50051",
-    max_new_tokens: Annotated[
-        int, typer.Option(min=1, max=MAX_UINT32, help="Most new tokens of an answer.")
-    ] = 512,
-    temperature: Temperature = None,
-    top_p: TopP = None,
-    top_k: TopK = None,
-    seed: Seed = None,
+    priority: Priority = 0,
     cache_salt: CacheSalt = "",
+    max_new_tokens: Annotated[
+        int,
+        typer.Option(metavar="N", min=1, max=MAX_UINT32, help="Most new tokens of an answer."),
+    ] = 512,
+    sampling: SamplingOptions,
 ) -> None:
     """Talk with the model. /reset forgets the conversation, /exit or Ctrl-D leaves.
 
     Ctrl-C stops an answer. Piped input is read a line a turn and ends at the first failed one.
     """
-    sampling = SamplingOptions(
-        max_new_tokens=max_new_tokens,
-        temperature=temperature,
-        top_p=top_p,
-        top_k=top_k,
-        seed=seed,
-    )
+    params = dataclasses.replace(sampling, max_new_tokens=max_new_tokens).message()
     interactive = sys.stdin.isatty()
     conversation = Conversation(system)
     with reported(), GenerationClient(parse_server(server)) as client:
@@ -77,9 +74,10 @@ def chat(
                 continue
             request = pb.GenerateRequest(
                 chat=conversation.asked(line),
-                sampling_params=sampling.message(),
+                sampling_params=params,
                 stream=True,
                 return_progress=sys.stderr.isatty(),
+                priority=priority,
                 cache_salt=cache_salt,
             )
             answer = _turn(client, request, interactive=interactive)
@@ -101,7 +99,7 @@ def _turn(
     except ChunkMeshError as error:
         print_error(error)
         if not interactive:
-            raise typer.Exit(EXIT_FAILURE) from error
+            raise typer.Exit(status_of(error)) from error
     return None
 
 

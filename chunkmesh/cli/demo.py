@@ -13,6 +13,7 @@ from rich.console import Console
 
 from chunkmesh.cli import demo_prompt
 from chunkmesh.cli.answer import follow
+from chunkmesh.cli.command_shape import Command
 from chunkmesh.cli.demo_folder import model_folder
 from chunkmesh.cli.demo_report import Run, links_text, run_table, timelines_text
 from chunkmesh.cli.exits import reported
@@ -22,7 +23,7 @@ from chunkmesh.cli.mesh_options import MeshOptions
 from chunkmesh.cli.mesh_table import MeshTable
 from chunkmesh.cli.output import output_console
 from chunkmesh.cli.stores_settled import wait_until_settled
-from chunkmesh.errors import ChunkMeshError, ConfigError
+from chunkmesh.errors import ChunkMeshError, ConfigError, reason_of
 from chunkmesh.v1 import generation_pb2 as pb
 
 _READY_TIMEOUT_S = 120.0
@@ -36,7 +37,7 @@ class DemoFailed(ChunkMeshError):
 app = typer.Typer()
 
 
-@app.command()
+@app.command(cls=Command)
 def demo(
     *,
     model_path: Annotated[str, typer.Option(help="A Hugging Face model folder, or demo.")] = "demo",
@@ -111,7 +112,7 @@ def _report(runs: tuple[Run, ...], links: str, picture: Path) -> None:
     try:
         timeline_picture.save(panels, picture)
     except OSError as error:
-        raise DemoFailed(f"cannot write {picture}: {error}") from error
+        raise DemoFailed(f"cannot write {picture}: {reason_of(error)}") from error
     print(f"\npicture: {picture.resolve()}")
 
 

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 import typer
 
 from chunkmesh.address import HostPort
+from chunkmesh.cli.request_flags import in_flags
 from chunkmesh.errors import ChunkMeshError, ConfigError, InvalidRequest, Unavailable
 
 EXIT_FAILURE = 1
@@ -19,17 +20,20 @@ EXIT_INTERRUPTED = 130
 
 @contextmanager
 def reported() -> Iterator[None]:
-    """Turn errors raised on purpose into one line and exit status 1; settings into 2."""
+    """Turn errors raised on purpose into one line and an exit status: 2 for wrong input, else 1."""
     try:
         yield
-    except ConfigError as error:
-        print_error(error)
-        raise typer.Exit(EXIT_USAGE) from error
     except ChunkMeshError as error:
         print_error(error)
-        raise typer.Exit(EXIT_FAILURE) from error
+        raise typer.Exit(status_of(error)) from error
     except KeyboardInterrupt as error:
         raise typer.Exit(EXIT_INTERRUPTED) from error
+
+
+def status_of(error: ChunkMeshError) -> int:
+    """Return the exit status of an error, whoever found it, this program or the scheduler."""
+    is_wrong_input = isinstance(error, ConfigError | InvalidRequest)
+    return EXIT_USAGE if is_wrong_input else EXIT_FAILURE
 
 
 def print_error(error: ChunkMeshError) -> None:
@@ -38,13 +42,13 @@ def print_error(error: ChunkMeshError) -> None:
 
 
 def describe(error: ChunkMeshError) -> str:
-    """Return reason and text, with the field at fault or when to try again."""
+    """Return reason and text, with the flag at fault or when to try again."""
     text = str(error)
+    if isinstance(error, InvalidRequest):
+        text = in_flags(text, error.field)
     if isinstance(error, InvalidRequest | Unavailable):
         reason = re.sub(r"(?<!^)(?=[A-Z])", " ", type(error).__name__).lower()
         text = f"{reason}: {text}"
-    if isinstance(error, InvalidRequest) and error.field:
-        text += f" (field {error.field})"
     if isinstance(error, Unavailable) and error.retry_after_s is not None:
         text += f" (try again in {error.retry_after_s:g} s)"
     return text

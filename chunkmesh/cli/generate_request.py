@@ -1,16 +1,17 @@
-"""Builds Generate requests from what a user types. Pure but for reading the files named."""
+"""Builds Generate requests from what a user types. Pure but for reading what is named."""
 
 from __future__ import annotations
 
 import json
+import struct
 import sys
 from pathlib import Path
 
-import numpy as np
-
-from chunkmesh.errors import ConfigError
+from chunkmesh.errors import ConfigError, reason_of
 from chunkmesh.v1 import generation_pb2 as pb
 
+STANDARD_INPUT = Path("-")
+"""How users name standard input."""
 _ID_LIMIT = 1 << 32
 
 
@@ -21,23 +22,21 @@ def read_prompt(path: Path) -> str:
         ConfigError: it cannot be read; names it.
     """
     try:
-        return sys.stdin.read() if str(path) == "-" else path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"cannot read {path}: {error.strerror or error}") from error
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"cannot read {path}: {error}") from error
+        return sys.stdin.read() if path == STANDARD_INPUT else path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"cannot read {path}: {reason_of(error)}") from error
 
 
 def read_input_ids(path: Path) -> bytes:
     """Read a JSON list of token ids and return them as little-endian unsigned 32-bit.
 
+    - means standard input.
+
     Raises:
         ConfigError: it cannot be read, or an entry is no id; names it.
     """
     try:
-        ids = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(f"cannot read {path}: {error.strerror or error}") from error
+        ids = json.loads(read_prompt(path))
     except ValueError as error:
         raise ConfigError(f"cannot read {path} as JSON: {error}") from error
     if not isinstance(ids, list):
@@ -46,7 +45,7 @@ def read_input_ids(path: Path) -> bytes:
         if type(token_id) is not int or not 0 <= token_id < _ID_LIMIT:
             text = json.dumps(token_id)[:40]
             raise ConfigError(f"{path}: entry {index} is {text}, not an id in [0, 2^32)")
-    return np.asarray(ids, dtype="<u4").tobytes()
+    return struct.pack(f"<{len(ids)}I", *ids)
 
 
 def chat_of(*messages: tuple[str, str]) -> pb.Chat:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from types import TracebackType
@@ -73,11 +74,23 @@ class GenerationClient:
         with _own_errors(self._server):
             return list(self._stub.GetTimelines(request, timeout=_UNARY_TIMEOUT_S))
 
+    def prompt_ids(self, request: pb.GenerateRequest) -> Sequence[int]:
+        """Return the token ids of a request's prompt. Raises as generate does."""
+        match request.WhichOneof("input"):
+            case "input_ids_le":
+                return struct.unpack(f"<{len(request.input_ids_le) // 4}I", request.input_ids_le)
+            case "input_ids":
+                return request.input_ids.ids
+            case "chat":
+                asked = pb.TokenizeRequest(chat=request.chat)
+            case _:
+                asked = pb.TokenizeRequest(text=request.text)
+        with _own_errors(self._server):
+            return self._stub.Tokenize(asked, timeout=_UNARY_TIMEOUT_S).input_ids
+
     def count_tokens(self, chat: pb.Chat) -> int:
         """Return the length of a chat's prompt in tokens. Raises as generate does."""
-        request = pb.TokenizeRequest(chat=chat)
-        with _own_errors(self._server):
-            return len(self._stub.Tokenize(request, timeout=_UNARY_TIMEOUT_S).input_ids)
+        return len(self.prompt_ids(pb.GenerateRequest(chat=chat)))
 
 
 def count_stored_pages(hicache: HostPort) -> int:

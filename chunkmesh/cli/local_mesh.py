@@ -63,6 +63,8 @@ class LocalMesh:
             num_stages=options.num_stages,
             named=options.layers,
         )
+        if options.redis_url is not None:
+            _check_redis_url(options.redis_url)
         program = find_server() if options.cache and options.redis_url is None else None
         self._run_dir = _make_run_dir(options)
         with ExitStack() as unless_started:
@@ -154,6 +156,18 @@ def _started(part: _Part | None) -> _Part:
     if part is None:
         raise InvariantViolated("the mesh was not started")
     return part
+
+
+def _check_redis_url(url: str) -> None:
+    """Refuse what is no address of a Redis; whether one answers there may change later.
+
+    Raises:
+        ConfigError: the URL is none.
+    """
+    # The client takes long to import, and few give a Redis of their own.
+    from chunkmesh.kv_store import KvStore  # noqa: PLC0415
+
+    KvStore(url).close()
 
 
 def _make_run_dir(options: MeshOptions) -> Path:

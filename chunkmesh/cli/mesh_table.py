@@ -5,6 +5,9 @@ Always on standard error, so that standard output stays for endpoints.
 
 from __future__ import annotations
 
+import dataclasses
+import time
+from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
@@ -14,15 +17,27 @@ from rich.table import Table
 
 from chunkmesh.cli.process_family import ChildState
 
+_LEAST_PAUSE_S = 5.0
+"""Between two lines about the same state of a process."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class _Said:
+    """The last line about a process."""
+
+    text: str
+    at_s: float
+
 
 class MeshTable:
     """Draws states as they come; leaves the last table standing."""
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Console, clock_s: Callable[[], float] = time.monotonic) -> None:
         """Draw on console."""
         self._console = console
+        self._clock_s = clock_s
         self._live = Live(console=console, auto_refresh=False) if console.is_terminal else None
-        self._said: dict[str, str] = {}
+        self._said: dict[str, _Said] = {}
 
     def __enter__(self) -> Self:
         if self._live is not None:
@@ -43,15 +58,23 @@ class MeshTable:
             self._live.stop()
 
     def show(self, states: tuple[ChildState, ...]) -> None:
-        """Draw the states; as plain lines only what changed."""
+        """Draw the states; as plain lines only what changed, and reasons at a limited rate."""
         if self._live is not None:
             self._live.update(state_table(states), refresh=True)
             return
         for state in states:
-            if self._said.get(state.name) != state.readiness.state:
-                self._said[state.name] = state.readiness.state
-                line = f"{state.name} (pid {state.pid}, {state.address}): {state.readiness.state}"
+            text, now_s = state.readiness.state, self._clock_s()
+            if _is_news(self._said.get(state.name), text, now_s):
+                self._said[state.name] = _Said(text=text, at_s=now_s)
+                line = f"{state.name} (pid {state.pid}, {state.address}): {text}"
                 self._console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+def _is_news(said: _Said | None, text: str, now_s: float) -> bool:
+    """Return whether a line is due: a new state at once, a new reason for it after a while."""
+    if said is None or said.text.partition(":")[0] != text.partition(":")[0]:
+        return True
+    return said.text != text and now_s - said.at_s >= _LEAST_PAUSE_S
 
 
 def state_table(states: tuple[ChildState, ...]) -> Table:

@@ -6,20 +6,21 @@ from typing import Annotated
 
 import typer
 
+from chunkmesh.cli.command_shape import Command, Group
 from chunkmesh.cli.demo_folder import model_folder
 from chunkmesh.cli.exits import reported
 
-app = typer.Typer(no_args_is_help=True, help="Prepare models.")
+app = typer.Typer(cls=Group, no_args_is_help=True, help="Prepare models.")
 
 
-@app.command()
+@app.command(cls=Command)
 def demo() -> None:
     """Make the demo model (SmolLM2-135M-Instruct) if need be, and print its folder."""
     with reported():
         print(model_folder("demo"))
 
 
-@app.command()
+@app.command(cls=Command)
 def path(
     model: Annotated[str, typer.Argument(help="demo, or a folder.")] = "demo",
 ) -> None:

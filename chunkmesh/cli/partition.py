@@ -1,13 +1,25 @@
-"""Which layers each stage gets: an even split, or the ranges that the user names."""
+"""Which layers each stage gets: an even split, or the ranges that the user names.
+
+A split by what layers take is auto_partition.py.
+"""
 
 from __future__ import annotations
 
 import json
+from enum import StrEnum
 from itertools import pairwise
 from pathlib import Path
 
-from chunkmesh.errors import ConfigError
+from chunkmesh.errors import ConfigError, reason_of
+from chunkmesh.known_architectures import ARCHITECTURE_NAMES
 from chunkmesh.layers import LayerRange, check_tiling, partition
+
+
+class Partition(StrEnum):
+    """Ways to split layers over stages."""
+
+    EVEN = "even"
+    AUTO = "auto"
 
 
 def parse_ranges(text: str) -> tuple[LayerRange, ...]:
@@ -48,7 +60,7 @@ def read_num_layers(model_path: Path) -> int:
     """Read the number of decoder layers from a model folder's config.json.
 
     Raises:
-        ConfigError: the folder is no model; names what is missing.
+        ConfigError: the folder is no model, or none that is served; names what is wrong.
     """
     path = model_path / "config.json"
     try:
@@ -59,7 +71,13 @@ def read_num_layers(model_path: Path) -> int:
             " or demo"
         ) from None
     except (OSError, ValueError) as error:
-        raise ConfigError(f"--model-path: cannot read {path}: {error}") from error
+        raise ConfigError(f"--model-path: cannot read {path}: {reason_of(error)}") from error
+    names = config.get("architectures") if isinstance(config, dict) else None
+    if isinstance(names, list) and names and not set(ARCHITECTURE_NAMES).intersection(names):
+        raise ConfigError(
+            f"--model-path: {path}: architecture {names[0]} is not served; those that are:"
+            f" {', '.join(ARCHITECTURE_NAMES)}"
+        )
     num_layers = config.get("num_hidden_layers") if isinstance(config, dict) else None
     if not isinstance(num_layers, int) or num_layers < 1:
         raise ConfigError(f"--model-path: {path} has no num_hidden_layers")

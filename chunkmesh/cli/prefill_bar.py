@@ -22,6 +22,7 @@ class PrefillBar:
             TextColumn("{task.completed:.0f}/{task.total:.0f} tokens"),
             TextColumn("{task.fields[note]}", style="dim"),
             TimeElapsedColumn(),
+            TextColumn("so far"),
             console=console,
             transient=True,
             disable=not console.is_terminal,

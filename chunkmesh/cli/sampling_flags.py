@@ -1,45 +1,45 @@
-"""The flags of SamplingParams: each field of SamplingOptions is one.
-
-A command decorated with takes_sampling has them all beside its own and gets them as one value.
-"""
+"""The flags of SamplingParams: each field of these groups is one."""
 
 from __future__ import annotations
 
 import dataclasses
-import functools
-import inspect
-from collections.abc import Callable
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated
 
 import typer
 
-from chunkmesh.cli.flags import (
-    MAX_UINT32,
-    IgnoreEos,
-    MaxNewTokens,
-    MinP,
-    Seed,
-    Stop,
-    Temperature,
-    TopK,
-    TopP,
-)
+from chunkmesh.cli.flags import MAX_UINT32
 from chunkmesh.v1 import generation_pb2 as pb
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingOptions:
-    """What was given; None leaves the choice to the model and the scheduler."""
+    """How tokens are chosen; None leaves it to the model and the scheduler."""
 
-    max_new_tokens: MaxNewTokens = None
+    max_new_tokens: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N", min=1, max=MAX_UINT32, help="Most new tokens. Default 128, or what fits."
+        ),
+    ] = None
     min_new_tokens: Annotated[
         int | None,
         typer.Option(metavar="N", min=0, max=MAX_UINT32, help="No end token before this many."),
     ] = None
-    temperature: Temperature = None
-    top_p: TopP = None
-    top_k: TopK = None
-    min_p: MinP = None
+    temperature: Annotated[
+        float | None, typer.Option(help="0 takes the likeliest token. Default: the model's, or 1.")
+    ] = None
+    top_p: Annotated[
+        float | None, typer.Option(help="Keep the smallest set of this probability.")
+    ] = None
+    top_k: Annotated[
+        int | None,
+        typer.Option(
+            metavar="K", min=0, max=MAX_UINT32, help="Keep the k likeliest ids; 0 keeps all."
+        ),
+    ] = None
+    min_p: Annotated[
+        float | None, typer.Option(help="Keep ids at least this share as probable as the best.")
+    ] = None
     frequency_penalty: Annotated[
         float | None,
         typer.Option(help="Taken from an id's logit for each time it stands in the text; -2 to 2."),
@@ -56,12 +56,14 @@ class SamplingOptions:
         list[str] | None,
         typer.Option(metavar="ID=BIAS", help="Add to an id's logit; may be given several times."),
     ] = None
-    seed: Seed = None
-    n: Annotated[
+    seed: Annotated[
         int | None,
-        typer.Option("--n", metavar="N", min=1, max=128, help="Outputs to make of the prompt."),
+        typer.Option(metavar="N", min=0, max=(1 << 64) - 1, help="Makes sampling repeatable."),
     ] = None
-    stop: Stop = None
+    stop: Annotated[
+        list[str] | None,
+        typer.Option(metavar="TEXT", help="End before this string; may be given several times."),
+    ] = None
     stop_token_ids: Annotated[
         list[int] | None,
         typer.Option(
@@ -72,19 +74,11 @@ class SamplingOptions:
             help="End at this token id; may be given several times.",
         ),
     ] = None
-    ignore_eos: IgnoreEos = False
+    ignore_eos: Annotated[
+        bool, typer.Option("--ignore-eos", help="Go on past the model's end tokens.")
+    ] = False
     keep_special_tokens: Annotated[
         bool, typer.Option("--keep-special-tokens", help="Show special tokens in the text.")
-    ] = False
-    logprobs: Annotated[
-        bool, typer.Option("--logprobs", help="Tell each token's log-probability, in --json.")
-    ] = False
-    top_logprobs: Annotated[
-        int | None,
-        typer.Option(metavar="N", min=0, max=20, help="Also those of the likeliest ids."),
-    ] = None
-    prompt_logprobs: Annotated[
-        bool, typer.Option("--prompt-logprobs", help="Tell the prompt's log-probabilities.")
     ] = False
 
     def message(self) -> pb.SamplingParams:
@@ -100,29 +94,39 @@ class SamplingOptions:
         return pb.SamplingParams(**fields)
 
 
-def takes_sampling(command: Callable[..., None]) -> Callable[..., None]:
-    """Replace a command's parameter `sampling` by a flag for each field of SamplingOptions."""
-    fields = dataclasses.fields(SamplingOptions)
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class OutputOptions:
+    """How many outputs are made, and what is told of them."""
 
-    @functools.wraps(command)
-    def with_flags(**given: Any) -> None:  # noqa: ANN401 - typer hands flags of any type
-        values = {field.name: given.pop(field.name) for field in fields}
-        command(sampling=SamplingOptions(**values), **given)
+    n: Annotated[
+        int | None,
+        typer.Option("--n", metavar="N", min=1, max=128, help="Outputs to make of the prompt."),
+    ] = None
+    logprobs: Annotated[
+        bool, typer.Option("--logprobs", help="Tell each token's log-probability, in --json.")
+    ] = False
+    prompt_logprobs: Annotated[
+        bool, typer.Option("--prompt-logprobs", help="Tell those of the prompt, in --json.")
+    ] = False
+    top_logprobs: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=0, max=20, help="Also those of the likeliest ids."),
+    ] = None
 
-    hints = get_type_hints(SamplingOptions, include_extras=True)
-    own = inspect.signature(command, eval_str=True).parameters.values()
-    flags = [
-        inspect.Parameter(
-            field.name,
-            inspect.Parameter.KEYWORD_ONLY,
-            default=field.default,
-            annotation=hints[field.name],
-        )
-        for field in fields
-    ]
-    kept = [parameter for parameter in own if parameter.name != "sampling"]
-    vars(with_flags)["__signature__"] = inspect.Signature([*kept, *flags])
-    return with_flags
+    @property
+    def num_outputs(self) -> int:
+        """How many outputs come, >= 1."""
+        return self.n or 1
+
+    def message(self) -> pb.SamplingParams:
+        """Return these fields of the message.
+
+        Raises:
+            typer.BadParameter: likeliest ids are wanted of nothing.
+        """
+        if self.top_logprobs and not (self.logprobs or self.prompt_logprobs):
+            raise typer.BadParameter("--top-logprobs needs --logprobs or --prompt-logprobs")
+        return pb.SamplingParams(**dataclasses.asdict(self))
 
 
 def _bias(text: str) -> tuple[int, float]:

@@ -6,9 +6,8 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-from google.protobuf.json_format import MessageToDict
-
-from chunkmesh.errors import ChunkMeshError, ConfigError
+from chunkmesh.cli.message_json import fields_of
+from chunkmesh.errors import ChunkMeshError, ConfigError, reason_of
 from chunkmesh.v1 import generation_pb2 as pb
 
 
@@ -55,11 +54,9 @@ def write_latency_model(
     try:
         path.write_text(json.dumps(fields, indent=2) + "\n", encoding="utf-8")
     except OSError as error:
-        raise ConfigError(f"--save-latency-model {path}: {error}") from error
+        raise ConfigError(f"--save-latency-model {path}: {reason_of(error)}") from error
 
 
-def _stage(fit: pb.StageFit) -> dict[str, float]:
-    terms: dict[str, float] = MessageToDict(
-        fit.terms, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
-    )
-    return {"first_layer": fit.layers.first, "last_layer": fit.layers.last - 1, **terms}
+def _stage(fit: pb.StageFit) -> dict[str, object]:
+    ends = {"first_layer": fit.layers.first, "last_layer": fit.layers.last - 1}
+    return {**ends, **fields_of(fit.terms)}

@@ -3,27 +3,26 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from google.protobuf.json_format import MessageToDict
 from rich.table import Table
 
-from chunkmesh.cli.exits import parse_server, reported
+from chunkmesh.cli.command_shape import Command
+from chunkmesh.cli.exits import EXIT_FAILURE, parse_server, reported
 from chunkmesh.cli.flags import Server
 from chunkmesh.cli.generation_client import GenerationClient
+from chunkmesh.cli.message_json import fields_of, layers_text
 from chunkmesh.cli.output import output_console
-from chunkmesh.cli.partition import inclusive
 from chunkmesh.cli.stage_fits import fit_lines, write_latency_model
-from chunkmesh.layers import LayerRange
-from chunkmesh.v1 import common_pb2
 from chunkmesh.v1 import generation_pb2 as pb
 
 app = typer.Typer()
 
 
-@app.command()
+@app.command(cls=Command)
 def status(
     *,
     server: Server = "127.0.0.1:50051",
@@ -33,18 +32,28 @@ def status(
         typer.Option(help="Write the stages' latencies to this file, for --latency-model."),
     ] = None,
 ) -> None:
-    """Show the stages, links, latencies and load of a mesh."""
+    """Show the stages, links, latencies and load of a mesh.
+
+    Ends with 1 if the mesh is not ready.
+    """
     address = parse_server(server)
     with reported(), GenerationClient(address) as client:
         info = client.server_info()
         if save_latency_model is not None:
             write_latency_model(info, client.model_info(), save_latency_model)
     if json_output:
-        fields = MessageToDict(
-            info, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
-        )
-        print(json.dumps(fields))
-        return
+        print(json.dumps(fields_of(info)))
+    else:
+        _show(info)
+    if save_latency_model is not None:
+        noun = "stage" if len(info.fits) == 1 else "stages"
+        sys.stderr.write(f"{save_latency_model}: latencies of {len(info.fits)} {noun}\n")
+    if not info.ready:
+        raise typer.Exit(EXIT_FAILURE)
+
+
+def _show(info: pb.GetServerInfoResponse) -> None:
+    """Print all that is known."""
     console = output_console()
     console.print(summary(info), highlight=False, soft_wrap=True)
     console.print(worker_table(info))
@@ -66,6 +75,7 @@ def summary(info: pb.GetServerInfoResponse) -> str:
         f"pages     {used} of {info.num_pages} in use, {info.page_tokens} tokens each",
         f"chunks    {info.chunk_strategy}, {info.chunked_prefill_tokens} tokens",
         f"cache     {info.cache_fault or 'ok'}",
+        f"hits      {hits_text(info.cache)}",
     ]
     if info.chunk_strategy_reason:
         lines[4] += f" ({info.chunk_strategy_reason})"
@@ -73,6 +83,16 @@ def summary(info: pb.GetServerInfoResponse) -> str:
         missing = ", ".join(map(layers_text, info.missing_layers))
         lines.insert(1, f"missing   layers {missing}")
     return "\n".join(lines)
+
+
+def hits_text(cache: pb.CacheInfo) -> str:
+    """Return what prompts did not have to compute, by tier, and how fast stages load."""
+    tiers = (
+        f"{cache.device_hit_tokens} tokens on devices (now {cache.num_cached_pages} pages), "
+        f"{cache.host_hit_tokens} in host memory, {cache.redis_hit_tokens} in Redis"
+    )
+    speeds = ", ".join(f"{each / 1e6:.0f}" for each in cache.load_bytes_per_s if each)
+    return f"{tiers}; loads at {speeds} MB/s" if speeds else tiers
 
 
 def worker_table(info: pb.GetServerInfoResponse) -> Table:
@@ -91,11 +111,6 @@ def worker_table(info: pb.GetServerInfoResponse) -> Table:
             link_text(worker.outbound) if worker.HasField("outbound") else "",
         )
     return table
-
-
-def layers_text(layers: common_pb2.LayerRange) -> str:
-    """Return a range as users write it: 0-14."""
-    return inclusive(LayerRange(first=layers.first, last=layers.last))
 
 
 def link_text(link: pb.LinkInfo) -> str:

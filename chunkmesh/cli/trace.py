@@ -10,13 +10,14 @@ from typing import Annotated
 import typer
 
 from chunkmesh.cli.chrome_trace import chrome_trace
+from chunkmesh.cli.command_shape import Command
 from chunkmesh.cli.exits import parse_server, reported
 from chunkmesh.cli.flags import Server
 from chunkmesh.cli.generation_client import GenerationClient
 from chunkmesh.cli.output import output_console
 from chunkmesh.cli.pipeline_trace import PipelineTrace
 from chunkmesh.cli.trace_text import trace_text
-from chunkmesh.errors import ChunkMeshError, ConfigError
+from chunkmesh.errors import ChunkMeshError, ConfigError, reason_of
 
 _MAX_WIDTH = 140
 
@@ -44,7 +45,7 @@ _BY_SUFFIX = {
 app = typer.Typer()
 
 
-@app.command()
+@app.command(cls=Command)
 def trace(
     *,
     server: Server = "127.0.0.1:50051",
@@ -78,7 +79,9 @@ def trace(
         try:
             _write(PipelineTrace.of(told), kind, output)
         except OSError as error:
-            raise ConfigError(f"--output {output}: {error.strerror or error}") from error
+            if output is None:  # standard output was closed, as by head
+                raise
+            raise ConfigError(f"--output {output}: {reason_of(error)}") from error
 
 
 def _format(wanted: TraceFormat | None, output: Path | None) -> TraceFormat:

@@ -2,40 +2,63 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import os
 import sys
 import time
+from collections.abc import Sequence
+from typing import Any
 
 import typer
 from rich.console import Console
 
 from chunkmesh.cli import gpus, up_flags
+from chunkmesh.cli.auto_partition import auto_ranges
+from chunkmesh.cli.command_shape import Command
 from chunkmesh.cli.demo_folder import model_folder
 from chunkmesh.cli.exits import EXIT_INTERRUPTED, reported
 from chunkmesh.cli.local_mesh import LocalMesh
 from chunkmesh.cli.mesh_options import MeshOptions
 from chunkmesh.cli.mesh_table import MeshTable
-from chunkmesh.cli.partition import inclusive, parse_ranges
+from chunkmesh.cli.partition import Partition, inclusive, parse_ranges
 from chunkmesh.cli.process_family import ChildState
+from chunkmesh.cli.scheduler_words import check_own_words, check_scheduler_words
 from chunkmesh.cli.stop_signals import StopRequested, StopSignals
 from chunkmesh.errors import ConfigError
+from chunkmesh.known_settings import variable_of
 
+DEFAULT_PAGE_TOKENS = 64
+"""The scheduler's, which a test holds it to."""
+_DEFAULT_STAGES = 2
 _CHECK_S = 0.2
 _GPU_PAGE_TOKENS = 128
 """Pages that FlashAttention reads fastest on Hopper."""
 _GPU_CHUNK_TOKENS = 8192
 
 
+class UpCommand(Command):
+    """Knows flags of the mesh's services from those that nobody has."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401 - as in Command
+        """Parse the command line."""
+        own = {flag for parameter in self.get_params(ctx) for flag in parameter.opts}
+        with reported():
+            check_own_words(list(itertools.takewhile(lambda word: word != "--", args)), own)
+        return super().parse_args(ctx, args)
+
+
 app = typer.Typer()
 
 
-@app.command()
+@app.command(cls=UpCommand)
 def up(
     scheduler_flags: up_flags.SchedulerFlags = None,
     *,
     model_path: up_flags.ModelPath,
-    stages: up_flags.Stages = 2,
+    stages: up_flags.Stages = None,
     layers: up_flags.Layers = None,
+    partition: up_flags.Partition = Partition.EVEN,
     device: up_flags.Device = up_flags.DeviceName.AUTO,
     devices: up_flags.Devices = None,
     threads: up_flags.Threads = 1,
@@ -57,12 +80,23 @@ def up(
 ) -> None:
     """Start Redis, hicache-server, the scheduler and the stage workers; Ctrl-C ends them all."""
     with reported():
+        _check_together(stages, layers, cache=not no_cache, hicache_port=hicache_port)
+        words = check_scheduler_words(scheduler_flags or [])
+        if max_total_tokens is not None:
+            _check_capacity(max_total_tokens, page_size, words)
+        num_stages = stages or _DEFAULT_STAGES
+        named = None if layers is None else parse_ranges(layers)
+        folder = model_folder(model_path)
+        if partition is Partition.AUTO:
+            if named is not None:
+                raise ConfigError("--layers and --partition auto exclude each other")
+            named = auto_ranges(folder, num_stages=num_stages, scheduler_flags=words)
         stage_devices = gpus.stage_devices(device.value, devices)
         has_gpus = any(name.startswith("cuda") for name in stage_devices)
         options = MeshOptions(
-            model_path=model_folder(model_path),
-            num_stages=stages,
-            layers=None if layers is None else parse_ranges(layers),
+            model_path=folder,
+            num_stages=num_stages,
+            layers=named,
             threads=threads,
             devices=stage_devices,
             transport=transport.value,
@@ -77,7 +111,7 @@ def up(
             http_port=http_port,
             hicache_port=hicache_port,
             prefer_usual_ports=True,
-            scheduler_flags=_checked_flags(scheduler_flags or []),
+            scheduler_flags=words,
             worker_flags=_worker_flags(max_total_tokens, dtype),
             log_dir=log_dir,
             ready_timeout_s=ready_timeout,
@@ -85,10 +119,29 @@ def up(
         _run(options, json_output=json_output)
 
 
-def _checked_flags(words: list[str]) -> tuple[str, ...]:
-    if words and not words[0].startswith("--"):
-        raise ConfigError(f"{words[0]!r} is not expected here; scheduler flags go after --")
-    return tuple(words)
+def _check_together(
+    stages: int | None, layers: str | None, *, cache: bool, hicache_port: int | None
+) -> None:
+    """Refuse flags of which one would be without effect."""
+    if stages is not None and layers is not None:
+        raise ConfigError("--stages and --layers exclude each other")
+    if hicache_port is not None and not cache:
+        raise ConfigError("--hicache-port and --no-cache exclude each other")
+
+
+def _check_capacity(max_total_tokens: int, page_size: int | None, words: Sequence[str]) -> None:
+    """Refuse a KV pool that holds no page, as the scheduler would once the weights are loaded.
+
+    Where the environment or a file may name the size of pages, it is left to the scheduler.
+    """
+    elsewhere = {variable_of("page_size"), "CHUNKMESH_CONFIG"} & os.environ.keys()
+    if any(word.partition("=")[0] == "--config" for word in words):
+        elsewhere.add("--config")
+    page_tokens = page_size or (None if elsewhere else DEFAULT_PAGE_TOKENS)
+    if page_tokens is not None and max_total_tokens < page_tokens:
+        raise ConfigError(
+            f"--max-total-tokens {max_total_tokens}: at least one page of {page_tokens} tokens"
+        )
 
 
 def _worker_flags(

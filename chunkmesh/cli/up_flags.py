@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from chunkmesh.cli.partition import Partition as PartitionName
+
 _MAX_PORT = 65535
 
 
@@ -38,11 +40,11 @@ class DtypeName(StrEnum):
 SchedulerFlags = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="[-- SCHEDULER-FLAGS]", help="After --, flags for the scheduler as they are."
+        metavar="-- SCHEDULER-FLAGS", help="After --, flags for the scheduler as they are."
     ),
 ]
 ModelPath = Annotated[str, typer.Option(help="A Hugging Face model folder, or demo.")]
-Stages = Annotated[int, typer.Option(min=1, help="Stages of an even split.")]
+Stages = Annotated[int | None, typer.Option(min=1, help="Number of stages. Default 2.")]
 Layers = Annotated[
     str | None, typer.Option(help="Layers of each stage, such as 0-9,10-29; instead of --stages.")
 ]
@@ -52,6 +54,14 @@ Device = Annotated[
 Devices = Annotated[
     str | None,
     typer.Option(help="GPUs that stages take in turn, such as 0,1. Default: all that torch sees."),
+]
+Partition = Annotated[
+    PartitionName,
+    typer.Option(
+        help="even: as many layers each, the remainder at later stages; auto: the slowest stage as"
+        " fast as can be, embedding and head counted, by the scheduler's --latency-model if it has"
+        " one, else by what the layers multiply."
+    ),
 ]
 Threads = Annotated[int, typer.Option(min=1, help="Compute threads of each stage.")]
 Transport = Annotated[TransportName, typer.Option(help="How activations travel.")]

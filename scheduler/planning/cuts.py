@@ -53,6 +53,16 @@ class ChunkSettings:
     """In [0, 1]; of dynamic chunks."""
     max_chunk_ms: float | None = None
     """Longest optimal chunk on a stage; None leaves it to the plan."""
+    context_tokens: int | None = None
+    """Longest prompt and output together, which dynamic chunks look at; None if it is not known."""
+
+    def context_for(self, prompt_tokens: int) -> int | None:
+        """Return the context of a pipeline that serves such prompts, as far as it is known.
+
+        One that does not hold the prompt and a token would have to be set to something longer.
+        """
+        is_held = self.context_tokens is not None and prompt_tokens < self.context_tokens
+        return self.context_tokens if is_held else None
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,19 +115,19 @@ def _fixed(strategy: Strategy, load: PromptLoad, size: int) -> Cuts:
 def _dynamic(
     strategy: Strategy, cluster: Cluster, load: PromptLoad, settings: ChunkSettings
 ) -> Cuts:
-    """Follow the slowest stage, as a live pipeline would."""
-    tokens = load.prompt_tokens
-    chunks = DynamicChunks.of_latency(
-        max(cluster.stages.stages, key=lambda stage: stage.chunk_ms(0, tokens)),
+    """Cut as a live pipeline would."""
+    chunks = DynamicChunks.of_pipeline(
+        cluster.stages,
         chunk_tokens=settings.chunked_prefill_tokens,
         page_tokens=settings.page_tokens,
         smooth_factor=settings.smooth_factor,
+        context_tokens=settings.context_for(load.prompt_tokens),
     )
     parameters = {
         "chunked_prefill_size": settings.chunked_prefill_tokens,
         "dynamic_chunking_smooth_factor": settings.smooth_factor,
     }
-    ends = chunks.cut(0, tokens)
+    ends = chunks.cut(0, load.prompt_tokens)
     return Cuts(strategy=strategy, parameters=parameters, ends=(ends,) * load.num_requests)
 
 

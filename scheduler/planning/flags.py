@@ -7,11 +7,11 @@ from typing import Annotated
 
 import typer
 
+from chunkmesh.cli.partition import Partition as PartitionName
 from scheduler.planning.cuts import Strategy as StrategyName
 from scheduler.planning.known_shapes import KNOWN_CONFIGS
-from scheduler.planning.latency_source import BUILT_IN
+from scheduler.planning.latency_source import BUILT_IN, PRODUCTS
 from scheduler.planning.options import MAX_STAGES
-from scheduler.planning.options import Partition as PartitionName
 
 _MAX_REQUESTS = 256
 
@@ -27,8 +27,9 @@ LatencyModel = Annotated[
     str,
     typer.Option(
         metavar="NAME|FILE",
-        help=f"What a stage takes: {BUILT_IN} (scaled to other models: an estimate), a latency"
-        " file, or a JSON table of one layer with rows of tokens, tokens before them, ms.",
+        help=f"What a stage takes: {BUILT_IN} (scaled to other models: an estimate), {PRODUCTS}"
+        " (without launching and reading memory: only shares are true), a latency file, or a JSON"
+        " table of one layer with rows of tokens, tokens before them, ms.",
     ),
 ]
 Stages = Annotated[
@@ -61,9 +62,10 @@ PpAsyncBatchDepth = Annotated[
     ),
 ]
 Tokens = Annotated[
-    str,
+    str | None,
     typer.Option(
-        metavar="N,N,..", help="Prompt lengths. 128K is 131072, 1M is 1048576: K is 1024."
+        metavar="N,N,..",
+        help="Prompt lengths. 128K is 131072, 1M is 1048576: K is 1024. Default 128K.",
     ),
 ]
 NumRequests = Annotated[
@@ -84,6 +86,15 @@ SmoothFactor = Annotated[
         min=0,
         max=1,
         help="How far dynamic chunks follow their model; 0 keeps them fixed.",
+    ),
+]
+ContextLength = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        max=1 << 25,
+        help="As the scheduler's: dynamic chunks shrink near its end. Default: the model's own,"
+        " where it holds the prompt.",
     ),
 ]
 MaxChunkMs = Annotated[

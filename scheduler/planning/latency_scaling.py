@@ -9,6 +9,7 @@ between clusters, a measurement of the model itself is for promising times.
 from __future__ import annotations
 
 import dataclasses
+import math
 
 from scheduler.latency_model import StageLatency
 from scheduler.planning.model_latency import EdgeLatency, ModelLatency
@@ -41,6 +42,24 @@ class MeasuredLayer:
             ),
             origin=f"{self.model} on {self.device}",
             is_estimate=not is_same,
+        )
+
+    def products_alone(self, target: ModelShape) -> ModelLatency:
+        """Return what multiplying takes, as if launching and reading memory took nothing.
+
+        Not what any device takes, but how layers and head share it on all of them.
+        """
+        latency = dataclasses.replace(self.latency, floor_ms=0.0, fixed_ms=0.0)
+        ideal = dataclasses.replace(self, latency=latency, memory_bytes_per_s=math.inf)
+        ms_per_parameter = latency.ms_per_token / self.shape.active_parameters
+        return ModelLatency(
+            layers=ideal.model_latency(target).layers,
+            edges=EdgeLatency(
+                embedding_ms_per_token=ms_per_parameter * target.hidden_size,  # as one product each
+                head_ms=ms_per_parameter * target.head_parameters,
+            ),
+            origin="each layer's products alone",
+            is_estimate=True,
         )
 
     def _layer(self, target: LayerShape) -> StageLatency:

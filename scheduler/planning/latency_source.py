@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from importlib import resources
 from pathlib import Path
 from typing import TypeAlias
 
 from pydantic import TypeAdapter, ValidationError
 
-from chunkmesh.errors import ConfigError
+from chunkmesh.errors import ConfigError, reason_of
 from scheduler.latency_file import LatencyFile, parse_latency_file
 from scheduler.latency_fit import LatencyPoint, fit_latency
 from scheduler.latency_model import StageLatency, Work
@@ -25,6 +26,8 @@ from scheduler.planning.shape_config import parse_shape
 
 BUILT_IN = "h200-qwen3-8b"
 """Name of the latency that comes with the package."""
+PRODUCTS = "products"
+"""Name of the latency of no device: shares of layers and head, for splitting a model."""
 _H200_BYTES_PER_S = 4.0e12
 """Five sixths of the 4.8 TB/s of its data sheet, as large copies reach."""
 _MAX_TABLE_CHARACTERS = 1 << 20
@@ -42,6 +45,11 @@ class Subject:
     """None if only times are known; then bytes are not."""
     latency: ModelLatency
 
+    @property
+    def context_tokens(self) -> int | None:
+        """Longest prompt and output together that the model was made for, if it says so."""
+        return None if self.shape is None else self.shape.context_tokens
+
 
 def find_subject(model: str | None, latency: str) -> Subject:
     """Join a model, by name or folder, with a latency, by name or file.
@@ -51,11 +59,12 @@ def find_subject(model: str | None, latency: str) -> Subject:
     Raises:
         ConfigError: one is not there or not sound, or they do not fit each other.
     """
-    if latency == BUILT_IN:
-        shape = read_shape(model or "qwen3-8b")
-        return Subject(name=shape.name, shape=shape, latency=built_in_layer().model_latency(shape))
+    if latency in {BUILT_IN, PRODUCTS}:
+        shape, measured = read_shape(model or "qwen3-8b"), built_in_layer()
+        times = measured.model_latency if latency == BUILT_IN else measured.products_alone
+        return Subject(name=shape.name, shape=shape, latency=times(shape))
     path = Path(latency)
-    text = _read(path, f"--latency-model {latency}: neither {BUILT_IN} nor a file")
+    text = _read(path, f"--latency-model {latency}: neither {BUILT_IN} nor {PRODUCTS} nor a file")
     if text.lstrip().startswith("["):
         shape = read_shape(model or "qwen3-8b")
         layer = _fit_table(text, path)
@@ -121,7 +130,14 @@ def _of_file(model: str | None, file: LatencyFile) -> Subject:
             f"--latency-model has {latency.num_layers} layers,"
             f" but --model {model} has {shape.num_layers}"
         )
-    return Subject(name=shape.name if shape else file.model, shape=shape, latency=latency)
+    name = shape.name if shape else _short(file.model)
+    return Subject(name=name, shape=shape, latency=latency)
+
+
+def _short(model: str) -> str:
+    """Cut a fingerprint to what people tell apart; names stay."""
+    is_fingerprint = re.fullmatch("[0-9a-f]{64}", model) is not None
+    return f"model {model[:12]}" if is_fingerprint else model
 
 
 def _fit_table(text: str, path: Path) -> StageLatency:
@@ -155,4 +171,4 @@ def _read(path: Path, missing: str) -> str:
     except FileNotFoundError:
         raise ConfigError(missing) from None
     except (OSError, ValueError) as error:
-        raise ConfigError(f"cannot read {path}: {error}") from error
+        raise ConfigError(f"cannot read {path}: {reason_of(error)}") from error

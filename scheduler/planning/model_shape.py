@@ -32,6 +32,8 @@ class ModelShape:
     vocab_size: int
     has_tied_head: bool
     """Whether the head's weights are the embedding's."""
+    context_tokens: int | None
+    """Longest prompt and output together that the model was made for, if it says so."""
     layers: tuple[LayerShape, ...]
     """At least one."""
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from enum import StrEnum
 from pathlib import Path
 
+from chunkmesh.cli.partition import Partition
 from chunkmesh.errors import ConfigError
 from chunkmesh.layers import LayerRange
 from scheduler.pipeline_time import LinkTime
@@ -15,13 +15,6 @@ from scheduler.planning.token_text import parse_counts, parse_range
 MAX_TOKENS = 1 << 24
 MAX_STAGES = 1024
 PICTURES = (".png", ".svg")
-
-
-class Partition(StrEnum):
-    """Ways to split layers over stages."""
-
-    EVEN = "even"
-    AUTO = "auto"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -29,6 +29,7 @@ class _Config(BaseModel):
     num_key_value_heads: Size | None = None
     head_dim: Size | None = None
     vocab_size: Size
+    max_position_embeddings: Size | None = None
     tie_word_embeddings: bool = False
     q_lora_rank: Size | None = None
     kv_lora_rank: Size | None = None
@@ -83,6 +84,7 @@ def parse_shape(fields: Mapping[str, object], *, name: str) -> ModelShape:
         hidden_size=config.hidden_size,
         vocab_size=config.vocab_size,
         has_tied_head=config.tie_word_embeddings,
+        context_tokens=config.max_position_embeddings,
         layers=tuple(_layer(config, layer) for layer in range(config.num_hidden_layers)),
     )
 

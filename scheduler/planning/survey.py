@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from chunkmesh.cli.partition import stage_ranges
+from chunkmesh.cli.partition import Partition, stage_ranges
 from scheduler.pipeline_time import LinkTime
 from scheduler.planning.balanced_partition import LayerCosts, balanced_partition
 from scheduler.planning.cluster import Cluster, PromptLoad
 from scheduler.planning.cuts import ChunkSettings, Strategy, cut_prompts
 from scheduler.planning.latency_source import Subject
 from scheduler.planning.model_latency import ModelLatency
-from scheduler.planning.options import Partition, PlanOptions
+from scheduler.planning.options import PlanOptions
 from scheduler.planning.plan import Plan, make_plan
 
 
@@ -43,8 +43,16 @@ class Survey:
             yield self.plans[first : first + size]
 
 
-def survey(subject: Subject, options: PlanOptions, *, simulate: bool = True) -> Survey:
+def survey(
+    subject: Subject,
+    options: PlanOptions,
+    *,
+    simulate: bool = True,
+    on_cell: Callable[[int, int], None] | None = None,
+) -> Survey:
     """Make all plans; simulate those that are not too large for it, if asked to.
+
+    on_cell hears of each number of stages and prompt length that is done.
 
     Raises:
         ConfigError: layers cannot be split so, or chunks would be too many to plan.
@@ -53,12 +61,15 @@ def survey(subject: Subject, options: PlanOptions, *, simulate: bool = True) -> 
     num_stages = options.num_stages
     if len(num_stages) > 1:
         num_stages = tuple(count for count in num_stages if count <= latency.num_layers)
-    plans = [
-        make_plan(strategy, cluster, load, options.chunks, simulate=simulate)
-        for count in num_stages or options.num_stages[:1]
-        for cluster, load in _cells(subject, options, latency, count)
-        for strategy in options.strategies
-    ]
+    plans = []
+    for count in num_stages or options.num_stages[:1]:
+        for cluster, load in _cells(subject, options, latency, count):
+            plans += [
+                make_plan(strategy, cluster, load, options.chunks, simulate=simulate)
+                for strategy in options.strategies
+            ]
+            if on_cell is not None:
+                on_cell(count, load.prompt_tokens)
     return Survey(
         subject=subject,
         options=options,

@@ -47,6 +47,8 @@ class TuneLimits:
     max_tokens: int
     """Largest chunk that the stages' buffers hold."""
     page_tokens: int
+    context_tokens: int
+    """Longest prompt and output together, > prompt_tokens."""
 
 
 def as_it_runs(strategy: str, max_tokens: int) -> Candidate:
@@ -82,17 +84,17 @@ def dynamic_around(
 ) -> list[Candidate]:
     """Return dynamic chunks, each of other cuts, that begin with more than the best fixed size.
 
-    They follow the slowest stage, as a live pipeline would.
+    They are those that the mesh itself would make with the flags of the candidate.
     """
-    slowest = max(latency.stages, key=lambda stage: stage.chunk_ms(0, limits.prompt_tokens))
     found: dict[tuple[int, ...], Candidate] = {}
     for ratio, smooth_factor in itertools.product(INITIAL_RATIOS, SMOOTH_FACTORS):
         initial = min(ratio * best_tokens, largest_size(limits))
-        chunks = DynamicChunks.of_latency(
-            slowest,
+        chunks = DynamicChunks.of_pipeline(
+            latency,
             chunk_tokens=initial,
             page_tokens=limits.page_tokens,
             smooth_factor=smooth_factor,
+            context_tokens=limits.context_tokens,
         )
         ends = chunks.cut(0, limits.prompt_tokens)
         sizes = tuple(end - start for start, end in itertools.pairwise((0, *ends)))

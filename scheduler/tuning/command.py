@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from chunkmesh.cli.command_shape import Command
 from chunkmesh.cli.exits import parse_server, reported
 from chunkmesh.cli.flags import Server
 from chunkmesh.cli.generation_client import GenerationClient
@@ -27,7 +28,7 @@ from scheduler.tuning.tuner import TuneBudget, Tuner
 app = typer.Typer()
 
 
-@app.command()
+@app.command(cls=Command)
 def tune(
     *,
     server: Server = "127.0.0.1:50051",
@@ -65,6 +66,7 @@ def _tune(client: GenerationClient, prompt_tokens: int, budget_s: float) -> Tune
         prompt_tokens=prompt_tokens,
         max_tokens=info.chunked_prefill_tokens,
         page_tokens=info.page_tokens,
+        context_tokens=model.context_length,
     )
     prompts = PromptRuns(client, prompt_tokens=prompt_tokens, vocab_size=model.vocab_size)
     tuner = Tuner(prompts.run, TuneBudget(budget_s=budget_s), _show_run)

@@ -1,5 +1,8 @@
 """`python -m tests.bench [NAME ...]`: measures on the demo model and prints Markdown tables.
 
+What the mesh itself costs is `python -m tests.bench scheduler overhead`: microbatches planned a
+second, and what each takes of each stage beside compute.
+
 Best on an idle machine: each table stands between two looks at what the machine itself gives.
 """
 
@@ -13,7 +16,9 @@ from pathlib import Path
 from chunkmesh.demo_model import ensure_demo_model
 from tests.bench import (
     against_transformers,
+    cached_ttft,
     chunk_strategies,
+    engine,
     machine,
     pipeline,
     simulated_ttft,
@@ -22,7 +27,9 @@ from tests.bench import (
 _BENCHES: dict[str, Callable[..., str]] = {
     "prefill": pipeline.prefill,
     "decode": pipeline.decode,
+    "scheduler": engine.planned,
     "overhead": pipeline.overhead,
+    "cached_ttft": cached_ttft.cached_ttft,
     "transformers": against_transformers.compare,
     "simulated": simulated_ttft.compare,
     "strategies": chunk_strategies.compare,

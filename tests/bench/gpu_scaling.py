@@ -30,7 +30,7 @@ from chunkmesh.cli.local_mesh import LocalMesh
 from chunkmesh.cli.mesh_options import MeshOptions
 from chunkmesh.v1 import generation_pb2 as pb
 from scheduler.chunk_dynamic import DynamicChunks
-from scheduler.latency_model import StageLatency
+from scheduler.latency_model import PipelineLatency, StageLatency
 from tests.bench import machine
 from tests.bench.shape_folder import SHAPES, write_shape
 from tests.chunk_plans import sizes
@@ -258,20 +258,24 @@ def _plans(bench: Bench, arguments: argparse.Namespace) -> Iterator[Plan]:
             yield Plan(name=f"fixed {size}", chunk_tokens=(size,))
     fits = bench.info().fits
     if "dynamic" in arguments.plans and fits and all(fit.HasField("terms") for fit in fits):
-        terms = MessageToDict(
-            fits[-1].terms,
-            preserving_proto_field_name=True,
-            always_print_fields_with_no_presence=True,
-        )
+        latency = PipelineLatency(tuple(_latency(fit.terms) for fit in fits))
         for size in arguments.dynamic:
-            rule = DynamicChunks.of_latency(
-                StageLatency(**terms),
+            rule = DynamicChunks.of_pipeline(
+                latency,
                 chunk_tokens=size,
                 page_tokens=PAGE_TOKENS,
                 smooth_factor=SMOOTH_FACTOR,
+                context_tokens=None,
             )
             cuts = sizes(0, rule.cut(0, arguments.prompt))
             yield Plan(name=f"dynamic {size}", chunk_tokens=tuple(cuts))
+
+
+def _latency(terms: pb.LatencyTerms) -> StageLatency:
+    told = MessageToDict(
+        terms, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
+    )
+    return StageLatency(**told)
 
 
 def _options(path: Path, num_stages: int, arguments: argparse.Namespace) -> MeshOptions:

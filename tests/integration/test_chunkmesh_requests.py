@@ -13,13 +13,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
 from chunkmesh import __version__
-from chunkmesh.cli.__main__ import app
 from chunkmesh.errors import InvalidRequest, Overloaded, StageUnavailable
 from chunkmesh.v1 import common_pb2
 from chunkmesh.v1 import generation_pb2 as pb
+from tests.cli_run import run_cli
 from tests.fake_generation import FakeGeneration, script
 
 _TIMEOUT_S = 30
@@ -34,7 +34,7 @@ def server() -> Iterator[FakeGeneration]:
 
 
 def _run(command: str, *words: str, typed: str | None = None) -> Result:
-    return CliRunner().invoke(app, [command, *words], input=typed)
+    return run_cli(command, *words, typed=typed)
 
 
 def test_generate_streams_the_text(server: FakeGeneration) -> None:
@@ -93,11 +93,11 @@ def test_generate_refuses_logprobs_that_it_would_not_show() -> None:
     assert "--json" in result.stderr
 
 
-def test_several_outputs_are_labelled(server: FakeGeneration) -> None:
-    """Their chunks come interleaved, so each is shown whole, as soon as it has ended."""
+def test_several_outputs_are_labelled_and_in_order(server: FakeGeneration) -> None:
+    """Their chunks come interleaved, so each is shown whole, when those before it have ended."""
     server.replies = [*completed(1, "second"), *completed(0, "first")]
     result = _run("generate", "x", "--n", "2", "--server", server.address)
-    assert (result.exit_code, result.stdout) == (0, "[1] second\n[0] first\n")
+    assert (result.exit_code, result.stdout) == (0, "[0] first\n[1] second\n")
     assert server.requests[0].sampling_params.n == 2
     assert not server.requests[0].stream
 
@@ -123,16 +123,55 @@ def test_json_tells_log_probabilities(server: FakeGeneration) -> None:
         pb.GenerateResponse(prompt_logprobs=pb.PromptLogprobs(start=2, logprobs=bare)),
         pb.GenerateResponse(complete=complete),
     ]
-    result = _run("generate", "x", "--json", "--logprobs", "--prompt-logprobs",
+    result = _run("generate", "x y z", "--json", "--logprobs", "--prompt-logprobs",
                   "--server", server.address)  # fmt: skip
     fields = json.loads(result.stdout)
     assert fields["logprobs"] == [
         {"token_id": 65, "logprob": -0.440189, "top": [{"token_id": 65, "logprob": -0.1}]},
         {"token_id": 7, "logprob": -1.44, "top": [{"token_id": 66, "logprob": -0.2}]},
     ]
-    position = {"logprob": -3.5, "top": []}
-    assert fields["prompt_logprobs"] == [None, position, position]
+    assert fields["prompt_logprobs"] == [
+        {"token_id": 0, "logprob": None, "top": []},
+        {"token_id": 1, "logprob": -3.5, "top": []},
+        {"token_id": 2, "logprob": -3.5, "top": []},
+    ]
     assert fields["ttft_ms"] == 12.3
+
+
+def test_log_probabilities_of_given_ids_stand_beside_them(
+    server: FakeGeneration, tmp_path: Path
+) -> None:
+    """Whoever sends ids need not have them told by the scheduler."""
+    ids = tmp_path / "ids.json"
+    ids.write_text("[7, 300]")
+    told = pb.PromptLogprobs(start=1, logprobs=common_pb2.TokenLogprobs(logprobs=[-0.5]))
+    server.replies = [pb.GenerateResponse(prompt_logprobs=told), *script()[-1:]]
+    words = ("--json", "--prompt-logprobs", "--server", server.address)
+    fields = json.loads(_run("generate", "--input-ids", str(ids), *words).stdout)
+    told_of = [(each["token_id"], each["logprob"]) for each in fields["prompt_logprobs"]]
+    assert told_of == [(7, None), (300, -0.5)]
+
+
+def test_likeliest_ids_need_something_to_stand_beside() -> None:
+    """Named by its flag, before anything is sent."""
+    result = _run("generate", "x", "--json", "--top-logprobs", "3")
+    assert result.exit_code == 2
+    assert "--top-logprobs needs --logprobs" in result.stderr
+
+
+def test_a_request_has_a_name_and_a_priority(server: FakeGeneration) -> None:
+    """`chunkmesh trace --request-id` asks by that name."""
+    words = ("--json", "--server", server.address)
+    server.replies[-1].request_id = "mine"
+    result = _run("generate", "x", "--request-id", "mine", "--priority", "-7", *words)
+    sent = server.requests[0]
+    assert (sent.request_id, sent.priority) == ("mine", -7)
+    assert json.loads(result.stdout)["request_id"] == "mine"
+    server.replies = [*completed(1, "second"), *completed(0, "first")]
+    server.replies[-1].request_id = "both"
+    assert json.loads(_run("generate", "x", "--n", "2", *words).stdout)["request_id"] == "both"
+    _run("chat", "--priority", "9", "--server", server.address, typed="hi\n")
+    assert server.requests[-1].priority == 9
 
 
 def test_an_answer_may_be_begun(server: FakeGeneration) -> None:
@@ -157,6 +196,7 @@ def test_generate_json_has_exactly_the_promised_fields(server: FakeGeneration) -
     server.replies = script("a\u00e9", cached=16)
     result = _run("generate", "x", "--json", "--server", server.address)
     assert json.loads(result.stdout) == {
+        "request_id": "",
         "index": 0,
         "text": "a\u00e9",
         "output_ids": [5, 6, 7],
@@ -183,9 +223,13 @@ def test_generate_reads_ids_and_files(server: FakeGeneration, tmp_path: Path) ->
     _run("generate", "--prompt-file", str(text), "--server", server.address)
     _run("generate", "--prompt-file", "-", "--server", server.address, typed="piped")
     _run("generate", "hi", "--chat", "--server", server.address)
-    by_ids, by_file, by_pipe, by_chat = server.requests
-    assert np.frombuffer(by_ids.input_ids_le, "<u4").tolist() == [0, 1, 49151]
+    _run("generate", "--server", server.address, typed="only piped")
+    _run("generate", "--input-ids", "-", "--server", server.address, typed="[3, 4]")
+    by_ids, by_file, by_pipe, by_chat, only_piped, piped_ids = server.requests
+    for sent, ids_sent in ((by_ids, [0, 1, 49151]), (piped_ids, [3, 4])):
+        assert np.frombuffer(sent.input_ids_le, "<u4").tolist() == ids_sent
     assert (by_file.text, by_pipe.text) == ("from a file\n", "piped")
+    assert only_piped.text == "only piped"
     assert [(m.role, m.content) for m in by_chat.chat.messages] == [("user", "hi")]
 
 
@@ -208,21 +252,21 @@ def test_generate_refuses_a_bad_file_of_ids(tmp_path: Path, content: str, compla
     assert complaint in result.stderr
 
 
-@pytest.mark.parametrize("words", [[], ["x", "--input-ids", "y"], ["x", "--server", "nowhere"]])
+@pytest.mark.parametrize(
+    "words",
+    [[], [""], ["x", "--input-ids", "y"], ["x", "--server", "nowhere"], ["x", "--priority", "101"]],
+)
 def test_generate_refuses_a_wrong_call(words: list[str]) -> None:
     """Usage errors end with 2, as everywhere."""
     assert _run("generate", *words).exit_code == 2
 
 
-def test_an_error_is_one_line_with_reason_and_field(server: FakeGeneration) -> None:
-    """The status details are for this line."""
-    server.error = InvalidRequest("top_p 2.0 is not in (0, 1]", field="sampling_params.top_p")
+def test_an_error_is_one_line_with_reason_and_flag(server: FakeGeneration) -> None:
+    """The status details are for this line; wrong input ends with 2 whoever finds it."""
+    server.error = InvalidRequest("top_p is 2, must be at most 1", field="sampling_params.top_p")
     result = _run("generate", "x", "--server", server.address, "--top-p", "2")
-    assert (result.exit_code, result.stdout) == (1, "")
-    expected = (
-        "chunkmesh: invalid request: top_p 2.0 is not in (0, 1] (field sampling_params.top_p)\n"
-    )
-    assert expected == result.stderr
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr == "chunkmesh: invalid request: --top-p is 2, must be at most 1\n"
 
 
 def test_an_error_says_when_to_try_again(server: FakeGeneration) -> None:
@@ -262,7 +306,7 @@ def test_ctrl_c_cancels_the_call(server: FakeGeneration) -> None:
         assert process.stdout.read(5) == "Hello"
         process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=_TIMEOUT_S)
-    assert (process.returncode, errors) == (130, "")
+    assert (process.returncode, errors) == (130, "\n[stopped]\n")
     assert server.cancelled.wait(10)
 
 
@@ -285,6 +329,7 @@ def test_prefill_shows_a_bar_on_a_terminal_only(server: FakeGeneration) -> None:
     os.close(primary)
     assert b"64/100 tokens" in drawn
     assert b"chunk 1/2" in drawn
+    assert b"so far" in drawn
     assert server.requests[0].return_progress
 
 
@@ -302,11 +347,20 @@ def test_chat_keeps_the_history_until_reset(server: FakeGeneration) -> None:
     ]
 
 
+def test_chat_takes_the_flags_of_sampling(server: FakeGeneration) -> None:
+    """What can be tried on one prompt can be talked with; the length has a default of its own."""
+    _run("chat", "--server", server.address, "--min-p", "0.25", "--stop", "END",
+         "--presence-penalty", "1", "--logit-bias", "7=2", typed="hi\n")  # fmt: skip
+    sent = server.requests[0].sampling_params
+    assert (sent.min_p, list(sent.stop), sent.presence_penalty) == (0.25, ["END"], 1.0)
+    assert (dict(sent.logit_bias), sent.max_new_tokens) == ({7: 2.0}, 512)
+
+
 def test_piped_chat_ends_at_an_error(server: FakeGeneration) -> None:
     """A script must notice that a turn failed."""
     server.error = InvalidRequest("prompt of 9000 tokens, the context holds 8192", field="chat")
     result = _run("chat", "--server", server.address, typed="first\nsecond\n")
-    assert (result.exit_code, len(server.requests)) == (1, 1)
+    assert (result.exit_code, len(server.requests)) == (2, 1)
     assert "9000 tokens" in result.stderr
 
 
@@ -325,6 +379,42 @@ def test_status_json_has_every_field(server: FakeGeneration) -> None:
     fields = json.loads(_run("status", "--json", "--server", server.address).stdout)
     assert (fields["ready"], fields["num_requests_waiting"], fields["cache_fault"]) == (True, 0, "")
     assert fields["workers"][0]["outbound"] == {"transport": "tcp", "rtt_us": 250}
+
+
+def test_status_json_tells_layers_and_numbers_as_users_write_them(server: FakeGeneration) -> None:
+    """Both ends included, as --layers has it; numbers of 64 bits are no texts."""
+    server.info.missing_layers.add(first=30, last=32)
+    fields = json.loads(_run("status", "--json", "--server", server.address).stdout)
+    assert [worker["layers"] for worker in fields["workers"]] == ["0-14", "15-29"]
+    assert fields["missing_layers"] == ["30-31"]
+    assert (fields["epoch"], fields["workers"][0]["kv_capacity_tokens"]) == (3, 65536)
+    assert "stage_index" in fields["workers"][0]
+    assert "outbound" not in fields["workers"][1]
+
+
+@pytest.mark.parametrize("more", [[], ["--json"]])
+def test_status_of_a_mesh_that_is_not_ready_ends_with_1(
+    server: FakeGeneration, more: list[str]
+) -> None:
+    """Scripts can wait for a mesh without reading what is printed, which is all there."""
+    server.info = pb.GetServerInfoResponse(ready=False, reason="layers 15-29 have no worker")
+    result = _run("status", "--server", server.address, *more)
+    assert (result.exit_code, result.stderr) == (1, "")
+    assert "layers 15-29 have no worker" in result.stdout
+
+
+def test_status_says_what_it_saved(server: FakeGeneration, tmp_path: Path) -> None:
+    """On standard error, for standard output may be JSON; what cannot be saved is named."""
+    server.info.fits.add(layers=common_pb2.LayerRange(first=0, last=30))
+    path = tmp_path / "latency.json"
+    words = ("status", "--json", "--server", server.address, "--save-latency-model")
+    result = _run(*words, str(path))
+    assert (result.exit_code, result.stderr) == (0, f"{path}: latencies of 1 stage\n")
+    assert json.loads(path.read_text())["stages"][0]["last_layer"] == 29
+    nowhere = tmp_path / "no" / "latency.json"
+    result = _run(*words, str(nowhere))
+    expected = f"chunkmesh: --save-latency-model {nowhere}: No such file or directory\n"
+    assert (result.exit_code, result.stderr) == (2, expected)
 
 
 def test_version() -> None:

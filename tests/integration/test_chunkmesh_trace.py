@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
-from chunkmesh.cli.__main__ import app
 from chunkmesh.errors import InvalidRequest
+from tests.cli_run import run_cli
 from tests.fake_generation import FakeGeneration
 from tests.told_timelines import told
 
@@ -26,12 +28,12 @@ def server() -> Iterator[FakeGeneration]:
 
 
 def _run(server: FakeGeneration, *words: str) -> Result:
-    return CliRunner().invoke(app, ["trace", "--server", server.address, *words])
+    return run_cli("trace", "--server", server.address, *words)
 
 
 def test_help_names_the_flags() -> None:
     """The first thing that one tries."""
-    result = CliRunner().invoke(app, ["trace", "--help"], env={"COLUMNS": "120"})
+    result = run_cli("trace", "--help")
     assert result.exit_code == 0
     for flag in ("--server", "--last", "--request-id", "--format", "--output"):
         assert flag in result.stdout
@@ -118,10 +120,8 @@ def test_an_unknown_request_is_an_error_of_one_line(server: FakeGeneration) -> N
     """As the scheduler says it."""
     server.error = InvalidRequest("no timeline of request 'x' is kept", field="request_ids")
     result = _run(server, "--request-id", "x")
-    assert (result.exit_code, result.stdout) == (1, "")
-    expected = (
-        "chunkmesh: invalid request: no timeline of request 'x' is kept (field request_ids)\n"
-    )
+    assert (result.exit_code, result.stdout) == (2, "")
+    expected = "chunkmesh: invalid request: no timeline of request 'x' is kept (--request-id)\n"
     assert expected == result.stderr
 
 
@@ -135,7 +135,7 @@ def test_a_mesh_that_served_nothing_says_so(server: FakeGeneration) -> None:
 
 def test_an_unreachable_server_is_named_with_a_remedy() -> None:
     """The commonest failure of a newcomer."""
-    result = CliRunner().invoke(app, ["trace", "--server", "127.0.0.1:1"])
+    result = run_cli("trace", "--server", "127.0.0.1:1")
     assert result.exit_code == 1
     assert "no answer from 127.0.0.1:1" in result.stderr
     assert len(result.stderr.splitlines()) == 1
@@ -151,3 +151,13 @@ def test_a_picture_without_matplotlib_names_the_remedy(
     result = _run(server, "--output", str(tmp_path / "t.png"))
     assert (result.exit_code, result.stdout) == (2, "")
     assert "chunkmesh[demo]" in result.stderr
+
+
+def test_a_reader_that_has_seen_enough_is_no_fault_of_a_file(server: FakeGeneration) -> None:
+    """`chunkmesh trace | head` closes the pipe early."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-u", "-m", "chunkmesh.cli", "trace", "--server", server.address]
+    done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, timeout=60, check=False)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (1, b"")

@@ -153,8 +153,8 @@ def test_generate_prints_one_json_object_for_scripts(
     assert (0, "") == (done.returncode, done.stderr)
     answer = json.loads(done.stdout)
     keys = (
-        "index text output_ids prompt_tokens cached_tokens completion_tokens finish_reason "
-        "matched_stop matched_token_id ttft_ms e2e_ms chunks num_preemptions"
+        "request_id index text output_ids prompt_tokens cached_tokens completion_tokens "
+        "finish_reason matched_stop matched_token_id ttft_ms e2e_ms chunks num_preemptions"
     )
     assert set(keys.split()) == set(answer)
     assert expected[0] == answer["output_ids"]

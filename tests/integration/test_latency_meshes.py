@@ -11,9 +11,7 @@ from pathlib import Path
 
 import pytest
 from structlog.testing import capture_logs
-from typer.testing import CliRunner
 
-from chunkmesh.cli.__main__ import app
 from chunkmesh.errors import ConfigError
 from chunkmesh.v1 import generation_pb2 as pb
 from scheduler.actions import Action
@@ -25,6 +23,7 @@ from scheduler.serve import running
 from scheduler.settings import SchedulerSettings
 from stage_worker.profile_plan import ProfileLimits
 from tests.bytes_tokenizer import write_bytes_folder
+from tests.cli_run import run_cli
 from tests.mesh import Mesh, mesh
 from tests.timed_stage import ScriptedClock, TimedProfile, TimedStage
 
@@ -165,12 +164,14 @@ async def test_without_profiles_nothing_is_planned_with(
     assert ["its worker measured nothing"] * 2 == [fit.refused for fit in info.fits]
     assert not any(fit.HasField("terms") for fit in info.fits)
     assert "stage latency refused" not in {line["event"] for line in logs}
+    (replaced,) = [line for line in logs if line["event"] == "chunk strategy replaced"]
+    assert ("info", "fixed") == (replaced["log_level"], replaced["strategy"])
 
 
 async def status(running_mesh: Mesh, *flags: str) -> str:
     """Run chunkmesh status and return what it prints."""
     words = ["status", "--server", str(running_mesh.address), *flags]
-    result = await asyncio.to_thread(CliRunner().invoke, app, words)
+    result = await asyncio.to_thread(run_cli, *words)
     return result.output
 
 

@@ -93,7 +93,7 @@ async def test_o04_an_absent_length_is_the_documented_one(
 async def test_o04_fifty_requests_of_one_token(tiny: Path, loaded: list[ModelStage]) -> None:
     """They end in the pass in which they begin, several in each, and leave nothing behind."""
     stages = [RecordedStage(stage) for stage in loaded]
-    async with mesh(tiny, stages) as running:
+    async with mesh(tiny, stages, enable_prefix_caching=False) as running:
         all_of_them = await asyncio.gather(
             *(running.generate(**request(max_new_tokens=1)) for _ in range(50))
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import urllib.request
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from hicache.server import running as hicache_running
 from hicache.settings import HiCacheSettings
 from stage_worker.model_stage import load_stage
 from tests.bytes_tokenizer import write_bytes_folder
+from tests.cached_mesh import cached_mesh
 from tests.mesh import Mesh, mesh
 from tests.random_ids import make_prompt
 from tests.recorded_stage import RecordedStage
@@ -30,6 +31,8 @@ from tests.tiny_models import make_tiny_llama
 from tests.valkey import Valkey, running_valkey
 
 NEW_TOKENS = 8
+on_devices = pytest.mark.parametrize("on_devices", [False, True], ids=["stored", "on devices"])
+"""From where prefixes come at the second time."""
 BORDER_LENGTHS = (1, 15, 16, 17, 63, 64, 65, 127, 128, 129)
 
 
@@ -97,19 +100,6 @@ async def ask(running: Mesh, prompt: Sequence[int], **more: Any) -> pb.GenerateC
     )
 
 
-@contextlib.asynccontextmanager
-async def cached_mesh(
-    folder: Path, ran: Sequence[RecordedStage], redis_url: str
-) -> AsyncIterator[Mesh]:
-    """Run a mesh of these stages with a HiCache over this Redis."""
-    settings = HiCacheSettings(port=0, http_port=0, redis_url=(redis_url,))
-    async with (
-        hicache_running(settings, ping_s=0.05) as address,
-        mesh(folder, ran, redis_url=redis_url, hicache_url=address) as running,
-    ):
-        yield running
-
-
 async def test_o15_prompt_lengths_around_chunk_and_page_borders(
     tiny: Path, reference: Reference
 ) -> None:
@@ -117,7 +107,7 @@ async def test_o15_prompt_lengths_around_chunk_and_page_borders(
     prompts = [make_prompt(length, seed=length) for length in BORDER_LENGTHS]
     expected = [reference.generate(prompt, NEW_TOKENS) for prompt in prompts]
     ran = stages(tiny, 2)
-    async with mesh(tiny, ran) as running:
+    async with mesh(tiny, ran, enable_prefix_caching=False) as running:
         alone = [await ask(running, prompt) for prompt in prompts]
         together = await asyncio.gather(*(ask(running, prompt) for prompt in prompts))
         await running.at_rest()
@@ -160,14 +150,15 @@ async def test_o15_no_token_before_the_prompt_is_done(tiny: Path, reference: Ref
         assert reference.generate(prompt, NEW_TOKENS) == [id_ for ids in streamed for id_ in ids]
 
 
+@on_devices
 @pytest.mark.parametrize("num_stages", [1, 2, 3])
 async def test_o16_a_second_request_finds_whole_pages(
-    tiny: Path, reference: Reference, valkey: Valkey, num_stages: int
+    tiny: Path, reference: Reference, valkey: Valkey, num_stages: int, *, on_devices: bool
 ) -> None:
     """Whole pages only, the last prompt token is always computed, usage and metrics agree."""
     lengths = (15, 16, 17, 31, 32, 33, 48, 49)
     ran = stages(tiny, num_stages)
-    async with cached_mesh(tiny, ran, valkey.url) as running:
+    async with cached_mesh(tiny, ran, valkey.url, enable_prefix_caching=on_devices) as running:
         for length, hit in zip(lengths, (0, 0, 16, 16, 16, 32, 32, 48), strict=True):
             prompt = make_prompt(length, seed=100 + length)
             expected = reference.generate(prompt, NEW_TOKENS)
@@ -185,11 +176,14 @@ async def test_o16_a_second_request_finds_whole_pages(
     check_parts(ran)
 
 
+@on_devices
 async def test_o16_prompts_that_share_a_page_and_a_quarter(
-    tiny: Path, reference: Reference, valkey: Valkey
+    tiny: Path, reference: Reference, valkey: Valkey, *, on_devices: bool
 ) -> None:
     """A page that two requests share in part must never be written by both."""
-    async with cached_mesh(tiny, stages(tiny, 2), valkey.url) as running:
+    async with cached_mesh(
+        tiny, stages(tiny, 2), valkey.url, enable_prefix_caching=on_devices
+    ) as running:
         for turn in range(20):
             shared = make_prompt(20, seed=1000 + turn)
             prompts = [shared + make_prompt(20, seed=2000 + 2 * turn + n) for n in range(2)]
@@ -209,14 +203,15 @@ async def test_o16_prompts_that_share_a_page_and_a_quarter(
             await running.at_rest()
 
 
+@on_devices
 async def test_o12_cancels_leave_leases_connections_and_streams_as_they_were(
-    tiny: Path, reference: Reference, valkey: Valkey
+    tiny: Path, reference: Reference, valkey: Valkey, *, on_devices: bool
 ) -> None:
     """A hundred clients that go away in mid-prefill, each holding a hit; the next one is served."""
     shared = make_prompt(100, seed=40)
     loaded = [load_stage(tiny, layers=range(part.first, part.last)) for part in partition(4, 3)]
     ran = [RecordedStage(stage, delay_s=0.004) for stage in loaded]
-    async with cached_mesh(tiny, ran, valkey.url) as running:
+    async with cached_mesh(tiny, ran, valkey.url, enable_prefix_caching=on_devices) as running:
         await ask(running, shared)
         await running.at_rest()
         for index in range(100):
@@ -342,7 +337,8 @@ async def test_without_hicache_the_mesh_serves_as_if_nothing_were_cached(
     """An address where nobody answers costs a little time at most."""
     prompt = make_prompt(60, seed=8)
     before = REGISTRY.get_sample_value("chunkmesh_cache_faults_total") or 0
-    async with mesh(tiny, stages(tiny, 2), hicache_url="127.0.0.1:9") as running:
+    settings: dict[str, Any] = {"hicache_url": "127.0.0.1:9", "enable_prefix_caching": False}
+    async with mesh(tiny, stages(tiny, 2), **settings) as running:
         for _ in range(3):
             answer = await ask(running, prompt)
             assert reference.generate(prompt, NEW_TOKENS) == list(answer.output_ids)
@@ -359,7 +355,12 @@ async def test_hicache_may_die_and_return(tiny: Path, reference: Reference, valk
         port = bound.getsockname()[1]
     settings = HiCacheSettings(port=port, http_port=0, redis_url=(valkey.url,))
     url = f"127.0.0.1:{port}"
-    async with mesh(tiny, stages(tiny, 2), redis_url=valkey.url, hicache_url=url) as running:
+    given: dict[str, Any] = {
+        "redis_url": valkey.url,
+        "hicache_url": url,
+        "enable_prefix_caching": False,
+    }
+    async with mesh(tiny, stages(tiny, 2), **given) as running:
         for hits in ((0, 48), (0, 0)):
             async with contextlib.AsyncExitStack() as hicache:
                 if hits[1]:

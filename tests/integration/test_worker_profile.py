@@ -23,7 +23,7 @@ from tests.bytes_tokenizer import write_bytes_folder
 from tests.tiny_models import make_tiny_llama
 
 _WAIT_S = 60.0
-_WAITING = "waiting: loaded, but no route stands"
+_WAITING = "waiting: no scheduler answers at 127.0.0.1:"
 
 
 @pytest.fixture(scope="module")

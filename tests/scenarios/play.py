@@ -13,6 +13,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
+
 from chunkmesh.errors import ChunkMeshError
 from scheduler.engine import Engine
 from scheduler.engine_config import EngineConfig
@@ -78,6 +80,8 @@ class _Scene:
                 self._now_s = float(plain[0])
             case "state":
                 yield self._state()
+            case "flush":
+                yield f"{self._engine.forget_cached()} pages forgotten"
             case "chunks":
                 now = self._engine.snapshot()
                 yield f"{now.chunk_strategy}, refits {list(now.num_refits)}"
@@ -98,11 +102,12 @@ class _Scene:
         """Return the engine's counts."""
         now = self._engine.snapshot()
         preempted = f", {now.num_preemptions} preempted" if now.num_preemptions else ""
+        cached = f", {now.num_cached_pages} cached" if now.num_cached_pages else ""
         rest = "at rest" if self._engine.is_idle() else "busy"
         return (
             f"{rest}: {now.num_free_pages}/{now.num_pages} pages free, {now.num_running} running, "
             f"{now.num_waiting} waiting, {now.num_in_flight} in flight, {now.num_loads} loads, "
-            f"{now.num_stores} stores{preempted}"
+            f"{now.num_stores} stores{preempted}{cached}"
         )
 
     def _events(  # noqa: PLR0911 - one for each command
@@ -120,6 +125,10 @@ class _Scene:
                         num_stages=self._num_stages,
                         num_pages=int(named["pages"]),
                         latency=_latency(self._num_stages, named),
+                        page_bytes=(int(named.get("page_bytes", "0")),) * self._num_stages,
+                        pool_ids=tuple(named.get("pools", "").split(","))
+                        if "pools" in named
+                        else (),
                     )
                 ]
             case "lost":
@@ -132,8 +141,9 @@ class _Scene:
                     Matched(
                         request_id=request_id,
                         child=int(child or 0),
-                        num_pages=int(plain[1]),
+                        num_pages=0 if plain[1] == "nothing-known" else int(plain[1]),
                         lease_id=named.get("lease"),
+                        is_known=plain[1] != "nothing-known",
                     )
                 ]
             case "gone":
@@ -148,7 +158,7 @@ class _Scene:
                 numbers = [int(word) for word in plain[1:]]
                 if name == "ack":
                     return [self._ack(epoch, stage, numbers, named) for stage in stages]
-                return [self._answer(name, epoch, stage, numbers) for stage in stages]
+                return [self._answer(name, epoch, stage, numbers, named) for stage in stages]
 
     def _ack(self, epoch: int, stage: int, numbers: list[int], named: dict[str, str]) -> Acked:
         """Return an ack; ids and log-probabilities are the last stage's.
@@ -169,24 +179,39 @@ class _Scene:
             sampled_ids=tuple(ids),
             sampled_logprobs=(zero_logprobs(1),) * int(named.get("logprobs", "0")),
             prompt_logprobs=tuple(map(zero_logprobs, lengths)),
+            without_choice=tuple(int(word) for word in named.get("without", "").split(",") if word),
         )
 
-    def _answer(self, name: str, epoch: int, stage: int, numbers: list[int]) -> Event:
+    def _answer(
+        self, name: str, epoch: int, stage: int, numbers: list[int], named: dict[str, str]
+    ) -> Event:
         """Return what one stage says of a load or store."""
         number, *rest = numbers
         match name:
             case "loaded":
-                return Loaded(epoch=epoch, stage=stage, load_id=number, num_pages=rest[0])
+                return Loaded(
+                    epoch=epoch,
+                    stage=stage,
+                    load_id=number,
+                    num_pages=rest[0],
+                    num_bytes=int(named.get("bytes", "0")),
+                    took_s=float(named.get("took", "0")),
+                    is_damaged="damaged" in named,
+                )
             case "stored":
                 return Stored(epoch=epoch, stage=stage, store_id=number, stored=tuple(rest))
         raise ValueError(name)
 
     def _arrival(self, request_id: str, named: dict[str, str]) -> Event:
-        """Return a request's arrival; stop strings spell a space as an underscore."""
+        """Return a request's arrival: prompts with the same `other` begin alike.
+
+        Stop strings spell a space as an underscore.
+        """
         stops = tuple(word.replace("_", " ") for word in named.get("stop", "").split(",") if word)
+        first_id, prompt_tokens = int(named.get("other", "0")), int(named["prompt"])
         spec = make_spec(
             request_id,
-            int(named["prompt"]),
+            np.arange(first_id, first_id + prompt_tokens, dtype=np.uint32),
             max_new_tokens=int(named.get("new", "1")),
             min_new_tokens=int(named.get("min", "0")),
             end_ids=frozenset(int(word) for word in named.get("end", "").split(",") if word),
@@ -208,9 +233,12 @@ class _Scene:
 
 def _value(name: str, text: str) -> float | str:
     """Read a value of EngineConfig."""
-    if name == "chunk_strategy":
+    if name in {"chunk_strategy", "load_policy"}:
         return text
-    return float(text) if name in {"load_timeout_s", "max_chunk_ms"} else int(text)
+    if name == "enable_prefix_caching":
+        return text == "yes"
+    is_number = name == "max_chunk_ms" or name.startswith("load_timeout_s")
+    return float(text) if is_number else int(text)
 
 
 def _latency(num_stages: int, named: dict[str, str]) -> PipelineLatency | None:

@@ -10,6 +10,7 @@ from scheduler.actions import (
     CommitPages,
     Failed,
     Finished,
+    InvalidatePages,
     MatchPrefix,
     Output,
     PageToStore,
@@ -21,6 +22,7 @@ from scheduler.actions import (
     SendCancelLoad,
     SendCommitLoad,
     SendCopyPages,
+    SendEndLoad,
     SendLoad,
     SendMicrobatch,
     SendRelease,
@@ -33,8 +35,11 @@ def show(action: Action) -> str:  # noqa: C901, PLR0911, PLR0912 - one line a ki
     match action:
         case SendMicrobatch():
             return _microbatch(action)
-        case SendLoad(load_id=load_id, digests=digests):
-            return f"load {load_id}: {len(digests)} pages"
+        case SendLoad(load_id=load_id, digests=digests, timeout_ms=timeout_ms):
+            limit = f" in {timeout_ms} ms" if timeout_ms else ""
+            return f"load {load_id}: {len(digests)} pages{limit}"
+        case SendEndLoad(load_id=load_id):
+            return f"end-load {load_id}"
         case SendCommitLoad(load_id=load_id, page_ids=page_ids):
             return f"commit-load {load_id}: pages {_ids(page_ids)}"
         case SendCancelLoad(load_id=load_id):
@@ -49,6 +54,8 @@ def show(action: Action) -> str:  # noqa: C901, PLR0911, PLR0912 - one line a ki
             return f"release row {row}"
         case MatchPrefix(digests=digests):
             return f"match {_name(action)}: {len(digests)} pages"
+        case InvalidatePages(digests=digests):
+            return f"invalidate {len(digests)} pages"
         case ReleaseLease(lease_id=lease_id):
             return f"release lease {lease_id}"
         case Progress():

@@ -31,6 +31,14 @@ def test_parse_names_the_bad_text(text: str) -> None:
     assert repr(text) in str(caught.value)
 
 
+@pytest.mark.parametrize("text", ["http://127.0.0.1:50051", "redis://a:1/0", " grpc://a:1"])
+def test_parse_says_that_a_scheme_is_too_much(text: str) -> None:
+    """People copy addresses from where they need one."""
+    scheme = text.strip().partition("://")[0]
+    with pytest.raises(ConfigError, match=f"leave out {scheme}://, write HOST:PORT"):
+        HostPort.parse(text)
+
+
 def test_parse_names_the_limit_of_a_port() -> None:
     """A port over the limit is told apart from a malformed address."""
     with pytest.raises(ConfigError, match="port 65536 is over 65535"):

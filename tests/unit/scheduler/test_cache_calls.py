@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import time
+from collections.abc import Sequence
 
 import pytest
 
 from scheduler import events
-from scheduler.actions import MatchPrefix
+from scheduler.actions import MatchPrefix, ReleaseLease
 from scheduler.cache_calls import CacheCalls
 from scheduler.control_loop import ControlLoop
 from scheduler.engine_config import EngineConfig
+from scheduler.hicache_client import RENEW_S, HiCacheClient
 
 MATCH = MatchPrefix(request_id="a", digests=(bytes(32),))
 
@@ -22,8 +25,68 @@ async def test_without_a_cache_a_match_is_empty_and_comes_later() -> None:
     calls.match(MATCH)
     assert heard == []
     await asyncio.sleep(0)
-    assert heard == [events.Matched(request_id="a", num_pages=0, lease_id=None)]
+    assert heard == [events.Matched(request_id="a", num_pages=0, lease_id=None, is_known=False)]
     calls.check()
+    await calls.close()
+
+
+class _Client(HiCacheClient):
+    """Answers without a server; notes what is renewed."""
+
+    def __init__(self) -> None:
+        self.renewed: list[list[str]] = []
+        self.ended: list[str] = []
+
+    async def match(self, digests: tuple[bytes, ...]) -> tuple[int | None, str | None]:
+        return len(digests), "lease"
+
+    async def renew(self, lease_ids: Sequence[str]) -> list[str]:
+        self.renewed.append(list(lease_ids))
+        return self.ended
+
+    async def release_lease(self, _lease_id: str) -> None:
+        pass
+
+    async def close(self) -> None:
+        pass
+
+
+async def _settled(calls: CacheCalls) -> None:
+    """Wait for the calls under way."""
+    while calls._tasks:
+        await asyncio.sleep(0)
+
+
+async def test_a_lease_is_renewed_until_it_is_given_back() -> None:
+    """Every third of its time, while a request holds it."""
+    client = _Client()
+    calls = CacheCalls(client, lambda _event: None)
+    calls.match(MATCH)
+    await _settled(calls)
+    now_s = time.monotonic()
+    calls.renew_leases(now_s + RENEW_S / 2)
+    assert calls._tasks == set()
+    for turn in range(1, 4):
+        calls.renew_leases(now_s + turn * RENEW_S + 1)
+        await _settled(calls)
+    assert client.renewed == [["lease"]] * 3
+    calls.release_lease(ReleaseLease(lease_id="lease"))
+    calls.renew_leases(now_s + 10 * RENEW_S)
+    await calls.close()
+    assert len(client.renewed) == 3
+
+
+async def test_a_lease_that_has_ended_is_not_renewed() -> None:
+    """Its pages may be gone; whoever reads them finds that out."""
+    client = _Client()
+    calls = CacheCalls(client, lambda _event: None)
+    calls.match(MATCH)
+    await _settled(calls)
+    client.ended = ["lease"]
+    for turn in range(1, 4):
+        calls.renew_leases(time.monotonic() + turn * RENEW_S + 1)
+        await _settled(calls)
+    assert client.renewed == [["lease"]]
     await calls.close()
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from scheduler.chunk_dynamic import DynamicChunks
 from scheduler.latency_fit import LatencyPoint, fit_points
-from scheduler.latency_model import StageLatency, Work
+from scheduler.latency_model import PipelineLatency, StageLatency, Work
 from tests.chunk_plans import sizes
 
 
@@ -114,8 +114,12 @@ def _outlier_points(base_tokens: int) -> list[LatencyPoint]:
 
 def _planned_by(base_tokens: int, smooth_factor: float) -> tuple[StageLatency, DynamicChunks]:
     latency = fit_points(_outlier_points(6144 if base_tokens == 4096 else base_tokens))
-    return latency, DynamicChunks.of_latency(
-        latency, chunk_tokens=base_tokens, page_tokens=64, smooth_factor=smooth_factor
+    return latency, DynamicChunks.of_pipeline(
+        PipelineLatency((latency,)),
+        chunk_tokens=base_tokens,
+        page_tokens=64,
+        smooth_factor=smooth_factor,
+        context_tokens=None,
     )
 
 

@@ -1,9 +1,19 @@
-"""DecodeGroups: sizes stay equal, steps wait for results, movers are not in flight."""
+"""DecodeGroups: times stay equal, steps wait for results, movers are not in flight."""
 
 from __future__ import annotations
 
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from scheduler.decode_groups import DecodeGroups
+from scheduler.latency_model import PipelineLatency, StageLatency
 from scheduler.request import Request
+from scheduler.row_times import RowTimes
+from tests.model_times import arrival, simulate
 from tests.specs import make_spec
 
 
@@ -105,3 +115,149 @@ def test_group_of_stalled_members_lets_others_go() -> None:
     assert groups.take_ready({requests[0]: None}) == (requests[1],)
     assert groups.take_ready({requests[0]: None}) == ()
     assert groups.take_ready() == (requests[0],)
+
+
+_LATENCY = PipelineLatency(
+    (StageLatency(fixed_ms=1.0, ms_per_token=0.1, ms_per_row=0.1, ms_per_row_token=0.001),) * 2
+)
+"""A row behind 100,000 tokens takes 100.1 ms more, one behind 1000 takes 1.1 ms."""
+
+
+def _of_lengths(*lengths: int) -> list[Request]:
+    """Return requests that look at so many tokens."""
+    return [
+        Request(spec=make_spec(f"r{index}", np.zeros(length, dtype=np.uint32)))
+        for index, length in enumerate(lengths)
+    ]
+
+
+def _timed(
+    num_groups: int, requests: list[Request], *, max_members: int | None = None
+) -> DecodeGroups:
+    """Return groups by a latency with requests."""
+    groups = DecodeGroups(num_groups, _LATENCY, max_members=max_members)
+    for request in requests:
+        groups.add(request)
+    return groups
+
+
+def _lengths(groups: DecodeGroups) -> list[list[int]]:
+    """Return the tokens of each group's members."""
+    return [[member.known_tokens for member in group.members] for group in groups._groups]
+
+
+def test_long_row_weighs_as_much_as_many_short_ones() -> None:
+    """Stages move at the pace of the slowest group: 100K of context beside five rows is too much.
+
+    By count both groups would have six rows.
+    """
+    groups = _timed(2, _of_lengths(100_000, *[1000] * 11))
+    assert _lengths(groups) == [[100_000], [1000] * 11]
+
+
+@pytest.mark.parametrize(
+    "latency",
+    [None, PipelineLatency((StageLatency(fixed_ms=1.0, ms_per_token=0.1),) * 2)],
+    ids=["no model", "no terms of rows"],
+)
+def test_rows_are_counted_if_their_times_are_unknown(latency: PipelineLatency | None) -> None:
+    """A fit may have seen no decode rows: then none would weigh anything."""
+    groups = DecodeGroups(2, latency)
+    for request in _of_lengths(100_000, 1000, 1000, 1000):
+        groups.add(request)
+    assert _lengths(groups) == [[100_000, 1000], [1000, 1000]]
+
+
+def test_the_right_row_moves_when_a_group_gets_short() -> None:
+    """Moving the last one that joined, a long one, would only swap long and short."""
+    requests = _of_lengths(50_000, 20_000, 30_000, 30_000, 51_000)
+    groups = _timed(2, requests)
+    assert _lengths(groups) == [[50_000, 30_000], [20_000, 30_000, 51_000]]
+    groups.remove(requests[0])
+    assert _lengths(groups) == [[30_000, 30_000], [20_000, 51_000]]
+
+
+def test_no_row_moves_for_what_the_model_cannot_tell() -> None:
+    """A mover waits for the group that it joins: that is not worth a few percent."""
+    requests = _of_lengths(40_000, 40_000, 1000, 1000)
+    groups = _timed(2, requests)
+    assert _lengths(groups) == [[40_000, 1000], [40_000, 1000]]
+    groups.remove(requests[2])
+    assert _lengths(groups) == [[40_000], [40_000, 1000]]
+
+
+def test_no_row_moves_if_launching_a_step_takes_longest() -> None:
+    """Two short rows in one step take what one takes; in two they would be launched twice."""
+    floor = StageLatency(
+        floor_ms=60.0, ms_per_token=0.1, ms_per_row=0.1, ms_per_row_token=0.001, edge_ms=1.0
+    )
+    groups = DecodeGroups(2, PipelineLatency((floor, floor)))
+    requests = _of_lengths(1000, 1000, 1000, 1000)
+    for request in requests:
+        groups.add(request)
+    groups.remove(requests[1])
+    groups.remove(requests[3])
+    assert _lengths(groups) == [[1000, 1000], []]
+
+
+def test_groups_do_not_outgrow_a_microbatch() -> None:
+    """Many short rows are one group's time, but more than one microbatch may hold."""
+    requests = _of_lengths(100_000, *[1000] * 5)
+    groups = _timed(2, requests, max_members=3)
+    assert _lengths(groups) == [[100_000, 1000, 1000], [1000] * 3]
+    groups.remove(requests[5])
+    assert _lengths(groups) == [[100_000, 1000], [1000, 1000, 1000]]
+
+
+def test_new_latency_moves_rows() -> None:
+    """A refit may find that contexts cost more than was thought."""
+    groups = DecodeGroups(2)
+    for request in _of_lengths(100_000, 1000, 1000, 1000):
+        groups.add(request)
+    groups.replace(_LATENCY)
+    assert _lengths(groups) == [[100_000], [1000, 1000, 1000]]
+
+
+def test_engine_tells_the_groups_what_a_route_takes() -> None:
+    """Of eight requests on two stages the one with a long context decodes alone."""
+    arrivals = [arrival("long", 40_000, new=30)]
+    arrivals += [arrival(f"r{index}", 100, new=60) for index in range(7)]
+    done = simulate(arrivals, _LATENCY, known=_LATENCY)
+    steps = [{entry.request_id for entry in each.microbatch.entries} for each in done.microbatches]
+    assert [step for step in steps[-80:] if "long" in step][-20:] == [{"long"}] * 20
+
+
+def test_the_stage_that_is_slowest_with_a_group_counts() -> None:
+    """One stage may pay for rows, another for contexts."""
+    latency = PipelineLatency((StageLatency(ms_per_row=1.0), StageLatency(ms_per_row_token=0.001)))
+    groups = DecodeGroups(2, latency)
+    for request in _of_lengths(8000, 100, 100, 100, 100, 100, 100, 100):
+        groups.add(request)
+    assert _lengths(groups) == [[8000], [100] * 7]
+
+
+@given(st.data())
+def test_any_order_leaves_groups_alike(data: st.DataObject) -> None:
+    """Whatever joins and leaves, no move that anybody could make is left, and none comes after."""
+    groups = DecodeGroups(data.draw(st.integers(1, 4)), _LATENCY)
+    times = RowTimes.of(_LATENCY)
+    inside: list[Request] = []
+    for length in data.draw(st.lists(st.integers(-9, 3000), min_size=1, max_size=30)):
+        if length > 0:
+            inside += _of_lengths(length)
+            groups.add(inside[-1])
+        elif inside:
+            groups.remove(inside.pop(length % len(inside)))
+    groups.arrived([])
+    settled = _lengths(groups)
+    groups.arrived([])
+    assert settled == _lengths(groups)
+    assert sorted(itertools.chain(*settled)) == sorted(each.known_tokens for each in inside)
+    longest = max(settled, key=lambda group: times.time(len(group), sum(group)))
+    shortest = min(settled, key=lambda group: times.time(len(group), sum(group)))
+    before = times.time(len(longest), sum(longest))
+    if times.is_longer(before, times.time(len(shortest), sum(shortest))):
+        for length in longest:
+            left = times.time(len(longest) - 1, sum(longest) - length)
+            grown = times.time(len(shortest) + 1, sum(shortest) + length)
+            assert max(left, grown) >= before

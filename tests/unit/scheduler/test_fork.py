@@ -66,10 +66,10 @@ def test_nothing_is_copied_for_who_has_ended() -> None:
 def test_it_stands_for_all_until_then() -> None:
     """Rows and pages of all are held, and an abort must end all."""
     first = _first(40)
-    assert (first.rows, first.num_pages, list(first.children)) == ([4, 2, 7], 5, [0, 1, 2])
+    assert (first.rows, len(first.held_page_ids), list(first.children)) == ([4, 2, 7], 5, [0, 1, 2])
     first.output_ids.append(65)
     fork(first, 16)
-    assert (first.rows, first.num_pages, list(first.children)) == ([4], 3, [0])
+    assert (first.rows, len(first.held_page_ids), list(first.children)) == ([4], 3, [0])
 
 
 def test_a_request_parts_once() -> None:

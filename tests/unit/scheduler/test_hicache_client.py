@@ -16,7 +16,7 @@ from chunkmesh.pages import Namespace
 from chunkmesh.v1 import hicache_pb2 as pb
 from chunkmesh.v1 import hicache_pb2_grpc
 from scheduler.actions import CommitPages
-from scheduler.hicache_client import HiCacheClient
+from scheduler.hicache_client import RENEW_S, HiCacheClient
 
 
 class _FaultyMatch(hicache_pb2_grpc.HiCacheServicer):
@@ -79,7 +79,7 @@ async def test_a_pause_after_a_fault_spares_matches_but_not_a_clear() -> None:
     servicer = _FaultyMatch()  # type: ignore[abstract]
     async with client_of(servicer) as client:
         for _ in range(3):
-            assert await client.match((bytes(32),)) == (0, None)
+            assert await client.match((bytes(32),)) == (None, None)
         assert servicer.num_matches == 1
         assert await client.clear() == 3
         assert client.fault == ""
@@ -89,7 +89,7 @@ async def test_a_lease_is_given_back_in_the_pause_after_a_fault() -> None:
     """One late answer pauses matches for a second; leases that end then must not stay for 60 s."""
     servicer = _SlowMatch()  # type: ignore[abstract]
     async with asyncio.timeout(10), client_of(servicer) as client:
-        assert await client.match((bytes(32),)) == (0, None)
+        assert await client.match((bytes(32),)) == (None, None)
         assert client.fault == "DEADLINE_EXCEEDED: no answer to Match within 0.5 s"
         await client.release_lease("lease-1")
         assert await servicer.released.get() == "lease-1"
@@ -99,7 +99,7 @@ async def test_the_lease_of_a_match_that_came_too_late_is_given_back() -> None:
     """The request went on without it, and nobody else knows that there is one."""
     servicer = _SlowMatch()  # type: ignore[abstract]
     async with asyncio.timeout(10), client_of(servicer) as client:
-        assert await client.match((bytes(32),)) == (0, None)
+        assert await client.match((bytes(32),)) == (None, None)
         servicer.may_answer.set()
         assert await servicer.released.get() == "late"
 
@@ -108,7 +108,7 @@ async def test_closing_waits_for_no_late_match() -> None:
     """A cache that hangs must not hold up the end of the scheduler."""
     servicer = _SlowMatch()  # type: ignore[abstract]
     async with asyncio.timeout(5), client_of(servicer) as client:
-        assert await client.match((bytes(32),)) == (0, None)
+        assert await client.match((bytes(32),)) == (None, None)
         await client.close()
         assert not client._late
 
@@ -147,3 +147,32 @@ async def test_a_commit_says_what_its_namespace_stands_for() -> None:
     told.salted = True
     assert told == salted.info
     assert b"secret" not in salted.SerializeToString()
+
+
+class _Leases(hicache_pb2_grpc.HiCacheServicer):
+    """Renews leases; those called old have ended."""
+
+    def __init__(self) -> None:
+        self.ttls_ms: list[int] = []
+
+    async def RenewLeases(
+        self, request: pb.RenewLeasesRequest, _context: grpc.aio.ServicerContext[Any, Any]
+    ) -> pb.RenewLeasesResponse:
+        self.ttls_ms.append(request.lease_ttl_ms)
+        ended = [each for each in request.lease_ids if each.startswith("old")]
+        return pb.RenewLeasesResponse(ended_ids=ended)
+
+
+async def test_leases_are_renewed_and_ended_ones_told() -> None:
+    """A load may take longer than a lease."""
+    servicer = _Leases()  # type: ignore[abstract]
+    async with client_of(servicer) as client:
+        assert await client.renew(["a", "old b"]) == ["old b"]
+        assert await client.renew([]) == []
+    assert servicer.ttls_ms == [3000 * RENEW_S]
+
+
+async def test_a_server_that_cannot_renew_is_no_failed_request() -> None:
+    """An older HiCache answers UNIMPLEMENTED: the lease just ends."""
+    async with client_of(_FaultyMatch()) as client:  # type: ignore[abstract]
+        assert await client.renew(["a"]) == []

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
-from scheduler.latency_model import PipelineLatency, StageLatency
-from scheduler.outlook import rest_ms, time_left_ms
+from scheduler.engine_config import CHUNK_STRATEGIES, ChunkStrategyName
+from scheduler.latency_model import PipelineLatency, StageLatency, Work
+from scheduler.outlook import NO_ROWS, RowsBeside, rest_ms, time_left_ms
 from scheduler.prefill import Prefill
+from tests.model_times import CONFIG, arrival, watch
 
-_LATENCY = PipelineLatency((StageLatency(fixed_ms=2.0, ms_per_token=0.1, edge_ms=1.0),) * 3)
-"""A chunk of 100 tokens takes 13 ms on each of three stages."""
+_LATENCY = PipelineLatency(
+    (StageLatency(fixed_ms=2.0, ms_per_token=0.1, ms_per_row=0.5, edge_ms=1.0),) * 3
+)
+"""A chunk of 100 tokens takes 13 ms on each of three stages, a row half a ms more."""
 
 
 def _prefill(num_chunks: int, num_sent: int, num_done: int) -> Prefill:
@@ -50,3 +56,63 @@ def test_small_window_slows_all_down() -> None:
 def test_nothing_is_left_of_what_is_done() -> None:
     """Whatever others have still to do."""
     assert _left_ms(_prefill(3, 3, 3), _prefill(9, 0, 0)) == 0
+
+
+def _rows(*counts: int, depth: int = 4, shorten_chunks: bool = False) -> RowsBeside:
+    """Return groups of so many rows."""
+    works = [Work(num_rows=count, row_tokens=100 * count) for count in counts]
+    return RowsBeside.of(works, depth=depth, shorten_chunks=shorten_chunks)
+
+
+def test_rows_make_microbatches_longer() -> None:
+    """Three groups of 4, 4 and 6 ride in three of four microbatches: 5 rows, 2.5 ms each time."""
+    rows = _rows(4, 4, 6)
+    assert pytest.approx(7 * (13 + 0.75 * 2.5)) == rest_ms(_prefill(10, 6, 3), _LATENCY, rows)
+
+
+def test_more_groups_than_microbatches_ride_in_all() -> None:
+    """No microbatch carries two of them."""
+    assert pytest.approx(7 * 14) == rest_ms(_prefill(10, 6, 3), _LATENCY, _rows(*[2] * 9))
+
+
+def test_rows_make_more_chunks_where_slots_are_filled() -> None:
+    """A slot of 13 ms has room for 7.5 ms of tokens beside 5 rows; what is sent is as it is."""
+    rows = _rows(5, depth=1, shorten_chunks=True)
+    expected = 3 * (13 + 2.5) + 4 * 13 * 10 / 7.5
+    assert pytest.approx(expected) == rest_ms(_prefill(10, 6, 3), _LATENCY, rows)
+
+
+def test_many_rows_leave_half_of_a_slot() -> None:
+    """20 ms of rows make a slot of 40 ms, of which chunks have 20 less the 3 that each pays."""
+    rows = _rows(40, depth=1, shorten_chunks=True)
+    assert pytest.approx(4 * 40 * 10 / 17) == rest_ms(_prefill(4, 0, 0), _LATENCY, rows)
+
+
+def test_nobody_decodes() -> None:
+    """Nothing is added then."""
+    assert RowsBeside.of([], depth=4, shorten_chunks=True) == NO_ROWS
+    assert pytest.approx(7 * 13) == rest_ms(_prefill(10, 6, 3), _LATENCY, _rows())
+
+
+@pytest.mark.parametrize("strategy", CHUNK_STRATEGIES)
+@pytest.mark.parametrize(("num_rows", "context"), [(20, 1000), (4, 10_000)])
+def test_what_is_told_beside_rows_comes_true(
+    strategy: ChunkStrategyName, num_rows: int, context: int
+) -> None:
+    """Rows are a tenth to a fifth of all time here."""
+    stage = StageLatency(
+        floor_ms=0.5, fixed_ms=1.0, ms_per_token=0.006, ms_per_row=0.1, ms_per_row_token=2e-4
+    )
+    config = dataclasses.replace(CONFIG, chunk_strategy=strategy, chunked_prefill_tokens=2048)
+    arrivals = [arrival(f"r{index}", context, new=250) for index in range(num_rows)]
+    arrivals.append(arrival("long", 40_000, at_s=0.5))
+    told = [
+        (now_s, progress.eta_s)
+        for now_s, progress in watch(arrivals, PipelineLatency((stage,) * 4), config=config)
+        if progress.request_id == "long"
+    ]
+    end_s = told[-1][0]
+    early = told[: len(told) // 2]
+    assert len(early) > 5
+    for now_s, eta_s in early:
+        assert pytest.approx(end_s - now_s, rel=0.1) == eta_s

@@ -92,5 +92,5 @@ def test_no_page_to_grow_into() -> None:
     """The engine lets somebody leave before it asks."""
     pages = PageAllocator(2)
     pages.allocate(2)
-    with pytest.raises(InvariantViolated, match="none is free"):
+    with pytest.raises(InvariantViolated, match="1 pages wanted, 0 are free"):
         pages.allocate_behind(1)

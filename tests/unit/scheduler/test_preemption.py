@@ -16,13 +16,16 @@ def _running(
     state: RequestState = RequestState.DECODE,
     priority: int = 0,
 ) -> Request:
-    """Return an output with pages."""
+    """Return an output with pages of its own, and some that others of its request have as well."""
+    first = 100 * arrival
+    shared = list(range(first, first + num_shared))
+    own = first + 10 * (child + 1)
     return Request(
         spec=make_spec(f"r{arrival}", 8, num_outputs=child + 1, priority=priority),
         arrival=arrival,
         child=child,
         state=state,
-        page_ids=list(range(num_pages)),
+        page_ids=[*shared, *range(own, own + num_pages - num_shared)],
         num_shared_pages=num_shared,
     )
 
@@ -86,7 +89,7 @@ def test_as_many_leave_as_it_takes() -> None:
 def test_pages_kept_for_outputs_to_come_are_counted() -> None:
     """A prompt of several outputs leaves with the pages of all."""
     old, young = _running(0, 4), _running(1, 3, state=RequestState.PREFILL)
-    young.reserve = Reserve(rows=(5, 6), page_ids=(10, 11))
+    young.reserve = Reserve(rows=(5, 6), page_ids=(98, 99))
     assert _leavers([old, young], [old], 10) == []
     assert _leavers([old, young], [old], 9) == [young]
 

@@ -213,3 +213,48 @@ def test_the_fingerprint_depends_on_weights_and_not_on_the_split() -> None:
             registry.attach(hello(f"{first}", first, last), 0.0)
         prints.append(registry.fingerprint())
     assert prints[0] == prints[1] != b""
+
+
+def _pool_ids(registry: Registry, worker_ids: list[str]) -> tuple[str, ...]:
+    """Let the route form; return the names of its stages' memory."""
+    (stands,) = stand(registry, worker_ids)
+    assert isinstance(stands, RouteStands)
+    return stands.pool_ids
+
+
+def test_pages_outlive_a_link_that_broke() -> None:
+    """The same workers with as many pages keep their contents over an epoch."""
+    registry = new_registry()
+    registry.attach(hello("a", 0, 3), 0.0)
+    registry.attach(hello("b", 3, 6), 0.0)
+    first = _pool_ids(registry, ["a", "b"])
+    registry.fault("a", 1, "link broke", 10.0)
+    registry.tick(11.0)
+    assert _pool_ids(registry, ["a", "b"]) == first
+    assert len(set(first)) == 2
+
+
+def test_pages_do_not_outlive_a_join_with_another_number_of_them() -> None:
+    """Even if that route never stood: the worker has made a new pool for it."""
+    registry = new_registry()
+    registry.attach(hello("a", 0, 3), 0.0)
+    registry.attach(hello("b", 3, 6), 0.0)
+    registry.attach(hello("small", 3, 6, capacity=32), 0.0)
+    first = _pool_ids(registry, ["a", "b"])
+    registry.lose("b", "gone", 1.0)
+    registry.lose("small", "gone, too", 2.0)
+    registry.attach(hello("c", 3, 6), 3.0)
+    assert _pool_ids(registry, ["a", "c"])[0] != first[0]
+
+
+def test_who_attaches_again_has_served_others_meanwhile() -> None:
+    """Between its streams a worker may have been another scheduler's stage."""
+    registry = new_registry()
+    registry.attach(hello("a", 0, 3), 0.0)
+    registry.attach(hello("b", 3, 6), 0.0)
+    first = _pool_ids(registry, ["a", "b"])
+    registry.lose("b", "its stream ended", 1.0)
+    registry.attach(hello("b", 3, 6), 2.0)
+    second = _pool_ids(registry, ["a", "b"])
+    assert second[0] == first[0]
+    assert second[1] != first[1]

@@ -83,14 +83,14 @@ def test_load_of_a_leaver_is_cancelled() -> None:
     """Nothing of it is in flight, so its pages are another's at once; its row was never named."""
     route = _route(3)
     old, young = _queued(0, 15), _queued(1, 31)
-    young.num_match_pages = 1
+    young.load_end = 1
     young.lease_id = "L"
     route.admit(old, now_s=0.0)
     route.admit(young, now_s=0.0)
     _decode(route, old, 2)
     actions, _ = route.share_pages()
     assert actions == [SendCancelLoad(load_id=0), ReleaseLease(lease_id="L")]
-    assert (young.state, young.num_match_pages) == (RequestState.WAITING, 0)
+    assert (young.state, young.load_end) == (RequestState.WAITING, 0)
     assert len(old.page_ids) == 2
 
 

@@ -29,6 +29,16 @@ def test_strategy(flags: tuple[str, ...], strategy: str) -> None:
     assert _strategy(*flags) == strategy
 
 
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [((), False), (("--chunk-strategy", "optimal"), True), (("--enable-dynamic-chunking",), True)],
+)
+def test_named_strategy_is_told_from_the_default(flags: tuple[str, ...], *, expected: bool) -> None:
+    """Who names one must hear of it each time that it cannot be had."""
+    loaded = load(SchedulerSettings, ["--model-path", "m", *flags], {})
+    assert expected == loaded.settings.names_strategy
+
+
 def test_contradiction_is_refused() -> None:
     """One of the two would be ignored in silence."""
     with pytest.raises(ConfigError, match="contradicts --chunk-strategy fixed"):

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import random
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -11,7 +14,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
-from scheduler.engine_config import CHUNK_STRATEGIES, ChunkStrategyName, EngineConfig
+from scheduler.engine_config import CHUNK_STRATEGIES, ChunkStrategyName, EngineConfig, LoadPolicy
 from scheduler.events import Sampling
 from scheduler.latency_model import PipelineLatency, StageLatency
 from tests.simulated_mesh import NUM_PAGES, SimulatedMesh, run
@@ -39,6 +42,8 @@ class EngineMachine(RuleBasedStateMachine):
         strategy=st.sampled_from(CHUNK_STRATEGIES),
         seed=st.none() | st.integers(0, 1000),
         max_requests=st.sampled_from((None, None, 1, 3)),
+        device_cache=st.sampled_from((True, True, False)),
+        load_policy=st.sampled_from(get_args(LoadPolicy)),
     )
     def start(
         self,
@@ -51,6 +56,9 @@ class EngineMachine(RuleBasedStateMachine):
         strategy: ChunkStrategyName,
         seed: int | None,
         max_requests: int | None,
+        *,
+        device_cache: bool,
+        load_policy: LoadPolicy,
     ) -> None:
         """Form a mesh; without a seed it has no latency."""
         config = EngineConfig(
@@ -65,6 +73,8 @@ class EngineMachine(RuleBasedStateMachine):
             chunk_strategy=strategy,
             max_microbatch_requests=max_requests,
             max_chunk_ms=None if seed is None or seed % 2 else 2.0,
+            enable_prefix_caching=device_cache,
+            load_policy=load_policy,
         )
         latency = None if seed is None else _latency(random.Random(seed), num_stages)  # noqa: S311 - a fixed order, not a secret
         self.mesh = SimulatedMesh(
@@ -96,7 +106,7 @@ class EngineMachine(RuleBasedStateMachine):
     ) -> None:
         """Let a request arrive; prompts of a family share their beginning."""
         spec = make_spec(
-            f"r{len(self.mesh.specs)}",
+            f"r{len(self.mesh.clients.specs)}",
             np.arange(prompt_tokens, dtype=np.uint32) % 11 * family,
             max_new_tokens=max_new_tokens,
             min_new_tokens=min(min_new_tokens, max_new_tokens),
@@ -113,7 +123,7 @@ class EngineMachine(RuleBasedStateMachine):
     @rule(which=st.integers(0, 40))
     def cancel(self, which: int) -> None:
         """Cancel a request, perhaps one that has ended or never was."""
-        self.mesh.cancel(f"r{which % (len(self.mesh.specs) + 1)}")
+        self.mesh.cancel(f"r{which % (len(self.mesh.clients.specs) + 1)}")
 
     @rule(rng=st.randoms(use_true_random=False), num_moves=st.integers(1, 60))
     def go_on(self, rng: random.Random, num_moves: int) -> None:
@@ -136,12 +146,17 @@ class EngineMachine(RuleBasedStateMachine):
         """Let loads run into their deadline."""
         self.mesh.wait(seconds)
 
-    @rule(is_told=st.booleans())
-    def lose(self, *, is_told: bool) -> None:
-        """Lose the route, or form it anew without a word."""
+    @rule(is_told=st.booleans(), same_workers=st.booleans())
+    def lose(self, *, is_told: bool, same_workers: bool) -> None:
+        """Lose the route, or form it anew without a word; perhaps of the same workers."""
         if is_told:
             self.mesh.lose()
-        self.mesh.form()
+        self.mesh.form(same_workers=same_workers)
+
+    @rule()
+    def flush(self) -> None:
+        """Let the devices' pages be forgotten, whoever uses them."""
+        self.mesh.flush()
 
     def teardown(self) -> None:
         """Let everything end without help: nothing may be stuck, lost, doubled or leaked."""
@@ -188,6 +203,7 @@ def _soak(
     most_prompt: int = 70,
     most_new: int = 12,
     strategy: ChunkStrategyName | None = None,
+    device_cache: bool = True,
 ) -> SimulatedMesh:
     """Serve 60 requests that share prefixes, cancelling some, on up to 4 stages.
 
@@ -202,6 +218,8 @@ def _soak(
         load_timeout_s=0.2,
         max_outstanding_stores=4,
         chunk_strategy=strategy or "fixed",
+        enable_prefix_caching=device_cache,
+        load_policy=rng.choice(get_args(LoadPolicy)),
     )
     num_stages = rng.randint(1, 4)
     latency = _latency(rng, num_stages) if strategy else None
@@ -228,37 +246,61 @@ def _soak(
     return mesh
 
 
-def test_soak_reaches_what_it_is_for() -> None:
+def _counts(meshes: Sequence[SimulatedMesh]) -> Counter[str]:
+    """Return what the caches of several meshes were good for together."""
+    total: Counter[str] = Counter()
+    for mesh in meshes:
+        cache = mesh.engine.snapshot().cache
+        total["evicted"] += cache.evicted_pages
+        total["found"] += cache.device_hit_tokens
+        total.update(cache.loads)
+    return total
+
+
+@pytest.mark.parametrize("device_cache", [False, True])
+def test_soak_reaches_what_it_is_for(*, device_cache: bool) -> None:
     """A simulation that never hits the cache or never cancels a running request proves nothing."""
-    meshes = [_soak(seed) for seed in range(20)]
-    ends = [end for mesh in meshes for end in mesh.finished.values()]
-    assert sum(len(mesh.specs) for mesh in meshes) == 20 * 60
-    assert not any(mesh.failed for mesh in meshes)
+    meshes = [_soak(seed, device_cache=device_cache) for seed in range(20)]
+    ends = [end for mesh in meshes for end in mesh.clients.finished.values()]
+    assert sum(len(mesh.clients.specs) for mesh in meshes) == 20 * 60
+    assert not any(mesh.clients.failed for mesh in meshes)
     assert sum(end.cached_tokens > 0 for end in ends) > 200
     assert sum(end.reason == "abort" and bool(end.chunk_tokens) for end in ends) > 10
     assert sum(len(end.chunk_tokens) > 1 for end in ends) > 100
     assert sum(end.child > 0 for end in ends) > 200
+    counts = _counts(meshes)
+    assert (counts["found"] > 5000) == (counts["evicted"] > 1000) == device_cache
+    assert min(counts[each] for each in ("complete", "partial", "empty", "dropped")) > 5
 
 
-def test_soak_of_small_pools_reaches_what_it_is_for() -> None:
+@pytest.mark.parametrize("device_cache", [False, True])
+def test_soak_of_small_pools_reaches_what_it_is_for(*, device_cache: bool) -> None:
     """Preemption in every state, also of several outputs, must leave every output what it was."""
-    meshes = [_soak(seed, num_pages=15, most_prompt=16, most_new=20) for seed in range(12)]
-    assert not any(mesh.failed for mesh in meshes)
-    ends = [end for mesh in meshes for end in mesh.finished.values() if end.reason != "abort"]
+    meshes = [
+        _soak(seed, num_pages=15, most_prompt=16, most_new=20, device_cache=device_cache)
+        for seed in range(12)
+    ]
+    assert not any(mesh.clients.failed for mesh in meshes)
+    ends = [end for mesh in meshes for end in mesh.clients.finished.values()]
+    ends = [end for end in ends if end.reason != "abort"]
     assert sum(end.num_preemptions > 0 for end in ends) > 90
     assert sum(end.num_preemptions > 1 for end in ends) > 3
     assert sum(end.num_preemptions > 0 and end.child > 0 for end in ends) > 15
     total = sum(mesh.engine.snapshot().num_preemptions for mesh in meshes)
     assert total >= sum(end.num_preemptions > 0 for end in ends)
+    assert (_counts(meshes)["evicted"] > 1000) == device_cache
 
 
 @pytest.mark.parametrize("strategy", CHUNK_STRATEGIES)
 def test_soak_with_a_latency_reaches_what_it_is_for(strategy: ChunkStrategyName) -> None:
     """Outputs are what they are without a model, whatever it says and however it is refitted."""
-    sizes = [{"num_pages": NUM_PAGES}, {"num_pages": 15, "most_prompt": 16, "most_new": 20}]
+    sizes: list[dict[str, Any]] = [
+        {"num_pages": NUM_PAGES},
+        {"num_pages": 15, "most_prompt": 16, "most_new": 20},
+    ]
     meshes = [_soak(seed, strategy=strategy, **sizes[seed % 2]) for seed in range(16)]
-    assert not any(mesh.failed for mesh in meshes)
-    ends = [end for mesh in meshes for end in mesh.finished.values()]
+    assert not any(mesh.clients.failed for mesh in meshes)
+    ends = [end for mesh in meshes for end in mesh.clients.finished.values()]
     assert sum(len(end.chunk_tokens) > 1 for end in ends) > 100
     assert sum(end.num_preemptions > 0 for end in ends) > 30
     assert sum(end.reason == "abort" and bool(end.chunk_tokens) for end in ends) > 5

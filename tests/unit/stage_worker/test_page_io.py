@@ -5,79 +5,19 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import pytest
 from prometheus_client import REGISTRY
 
 from chunkmesh.errors import CacheFault
-from chunkmesh.page_record import Bytes, EncodedPage, PageFormat
-from chunkmesh.stored_page import PageRead, decode_page
+from chunkmesh.page_record import Bytes
+from chunkmesh.stored_page import PageRead
 from stage_worker.orders import StorePage
 from stage_worker.page_io import LoadResult, PageIO, PageIOLimits, StoreResult
-from tests.page_samples import FORM, chain, layer_data, parents
-
-LAYERS = range(1, 3)
-PAGE_BYTES = len(LAYERS) * FORM.layer_bytes
-DIGESTS = chain(4)
-
-
-class PlayedStore:
-    """Pages in a dictionary; waits and fails when told to."""
-
-    def __init__(self) -> None:
-        self.pages: dict[bytes, EncodedPage] = {}
-        self.fault: CacheFault | None = None
-        self.full = False
-        self.may_go = threading.Event()
-        self.may_go.set()
-        self.entered = threading.Event()
-        self.num_calls = 0
-        self.closed = False
-
-    def write_pages(self, pages: Sequence[EncodedPage]) -> tuple[bool, ...]:
-        """Keep pages."""
-        self._enter()
-        if self.full:
-            return (False,) * len(pages)
-        self.pages.update({page.digest: page for page in pages})
-        return (True,) * len(pages)
-
-    def read_pages(
-        self, digests: Sequence[bytes], form: PageFormat, first_layer: int, into: Bytes
-    ) -> tuple[PageRead, ...]:
-        """Return pages."""
-        self._enter()
-        reads: list[PageRead] = []
-        for digest, room in zip(digests, into, strict=True):
-            page = self.pages.get(digest)
-            values = (page.record, *(bytes(v) for _, v in page.layers)) if page else (None,)
-            reads.append(decode_page(digest, form, first_layer, values, room))
-        return tuple(reads)
-
-    def close(self) -> None:
-        """Note it."""
-        self.closed = True
-
-    def _enter(self) -> None:
-        self.num_calls += 1
-        self.entered.set()
-        assert self.may_go.wait(5)
-        if self.fault is not None:
-            raise self.fault
-
-
-class PlayedStage:
-    """A pool whose page i holds the bytes of DIGESTS[i], until overwritten."""
-
-    def __init__(self) -> None:
-        self.on_read: Callable[[], None] = lambda: None
-
-    def read_page(self, layer: int, page_id: int) -> Bytes:
-        """Return a page."""
-        self.on_read()
-        return layer_data(DIGESTS[page_id], layer).reshape(4, -1)
-
+from tests.page_samples import FORM, layer_data, parents
+from tests.played_store import DIGESTS, LAYERS, PAGE_BYTES, PlayedStage, PlayedStore
 
 Results = queue.Queue[LoadResult | StoreResult]
 
@@ -232,6 +172,58 @@ def test_a_cancelled_load_is_silent_and_frees_its_room(
     assert results.get(timeout=5) == LoadResult(load_id=3, num_pages=3, bad_digests=())
     assert page_io.take(2) is None
     assert results.empty()
+
+
+def test_an_ended_load_gives_what_was_read(
+    page_io: PageIO, store: PlayedStore, results: Results, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At a deadline the front is worth having; what is read later is nobody's."""
+    monkeypatch.setattr("stage_worker.page_io._FIRST_GROUP_BYTES", PAGE_BYTES)
+    page_io.store(1, pages(0, 1, 2))
+    results.get(timeout=5)
+    in_second_group = threading.Event()
+    read_pages = store.read_pages
+
+    def read_in_turn(digests: Sequence[bytes], *args: Any) -> tuple[PageRead, ...]:
+        if digests[0] != DIGESTS[0]:
+            in_second_group.set()
+            store.may_go.clear()
+        return read_pages(digests, *args)
+
+    monkeypatch.setattr(store, "read_pages", read_in_turn)
+    page_io.load(2, DIGESTS[:3])
+    assert in_second_group.wait(5)
+    page_io.end(2)
+    result = results.get(timeout=5)
+    assert result == LoadResult(load_id=2, num_pages=1, bad_digests=())
+    assert isinstance(result, LoadResult)
+    assert result.num_bytes == PAGE_BYTES
+    assert result.took_us > 0
+    page_io.end(2)
+    store.may_go.set()
+    taken = page_io.take(2)
+    assert taken is not None
+    assert taken[:, 0].tobytes() == layer_data(DIGESTS[0], LAYERS[0]).tobytes()
+    page_io.load(3, DIGESTS[:1])
+    assert results.get(timeout=5) == LoadResult(load_id=3, num_pages=1, bad_digests=())
+
+
+def test_a_load_that_waits_for_its_thread_can_be_ended(
+    page_io: PageIO, store: PlayedStore, results: Results
+) -> None:
+    """Redis hangs: the request behind must not hang with it."""
+    store.may_go.clear()
+    page_io.load(1, DIGESTS[:1])
+    assert store.entered.wait(5)
+    page_io.load(2, DIGESTS[:1])
+    page_io.end(2)
+    assert results.get(timeout=5) == LoadResult(load_id=2, num_pages=0, bad_digests=())
+    page_io.end(1)
+    assert results.get(timeout=5) == LoadResult(load_id=1, num_pages=0, bad_digests=())
+    page_io.end(7)
+    store.may_go.set()
+    page_io.store(3, pages(0))
+    assert results.get(timeout=5) == StoreResult(store_id=3, stored=(0,))
 
 
 def test_a_new_epoch_forgets_what_ran(

@@ -22,7 +22,8 @@ def test_pages_are_taken_once_and_their_room_is_free() -> None:
     load = staging.begin(1, num_pages=3, num_layers=2, layer_bytes=10)
     assert staging.take(1) is None
     load.pages[:] = 7
-    assert staging.finish(load, 2)
+    load.num_read = 2
+    assert staging.finish(load)
     pages = staging.take(1)
     assert pages is not None
     assert pages.shape == (2, 2, 10)
@@ -36,17 +37,18 @@ def test_a_dropped_load_is_not_finished() -> None:
     old = staging.begin(1, num_pages=1, num_layers=1, layer_bytes=10)
     staging.drop(1)
     new = staging.begin(1, num_pages=1, num_layers=1, layer_bytes=10)
-    assert not staging.finish(old, 1)
-    assert not staging.holds(old)
+    assert not staging.finish(old)
+    assert not staging.wants(old)
     assert staging.take(1) is None
-    assert staging.finish(new, 1)
+    assert staging.wants(new)
+    assert staging.finish(new)
 
 
 def test_a_load_without_pages_leaves_nothing() -> None:
     """Nobody commits or cancels it."""
     staging = Staging(100)
     load = staging.begin(1, num_pages=1, num_layers=1, layer_bytes=10)
-    assert staging.finish(load, 0)
+    assert staging.finish(load)
     assert staging.num_bytes == 0
     assert staging.take(1) is None
 
@@ -57,4 +59,19 @@ def test_clear_frees_everything() -> None:
     load = staging.begin(1, num_pages=1, num_layers=1, layer_bytes=10)
     staging.clear()
     assert staging.num_bytes == 0
-    assert not staging.finish(load, 1)
+    assert not staging.finish(load)
+
+
+def test_an_ended_load_wants_no_more() -> None:
+    """What its I/O thread reads afterwards belongs to nobody."""
+    staging = Staging(100)
+    load = staging.begin(1, num_pages=3, num_layers=1, layer_bytes=10)
+    load.num_read = 1
+    assert staging.wants(load)
+    assert staging.finish(load)
+    assert not staging.wants(load)
+    load.num_read = 3
+    assert not staging.finish(load)
+    taken = staging.take(1)
+    assert taken is not None
+    assert len(taken) == 1

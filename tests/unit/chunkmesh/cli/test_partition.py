@@ -66,3 +66,10 @@ def test_a_config_without_layers_is_refused(tmp_path: Path, config: str) -> None
 def test_one_layer_is_written_as_a_range() -> None:
     """A worker's --layers takes 5-5, not 5."""
     assert inclusive(LayerRange(first=5, last=6)) == "5-5"
+
+
+def test_an_architecture_that_is_not_served_is_named_first(tmp_path: Path) -> None:
+    """A GPT-2 has n_layer instead of num_hidden_layers, which is not what stands in the way."""
+    (tmp_path / "config.json").write_text('{"architectures": ["GPT2LMHeadModel"], "n_layer": 12}')
+    with pytest.raises(ConfigError, match="GPT2LMHeadModel is not served"):
+        read_num_layers(tmp_path)

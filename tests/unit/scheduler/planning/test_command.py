@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import json
-import tomllib
-from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 from typer.testing import CliRunner, Result
 
-from chunkmesh.cli.__main__ import SERVICE_COMMANDS, add_service_commands
 from scheduler.latency_file import LatencyFile, SavedStage
 from scheduler.planning.command import app
 
-_PYPROJECT = Path(__file__).parents[4] / "pyproject.toml"
 _QUICK = ("--strategy", "fixed", "--strategy", "optimal")
 
 
@@ -26,32 +21,8 @@ def _run(*words: str) -> Result:
 
 def _json(*words: str) -> Any:
     result = _run(*words, "--json")
-    assert (result.exit_code, result.stderr) == (0, "")
+    assert result.exit_code == 0, result.stderr
     return json.loads(result.stdout)
-
-
-def _declared() -> list[EntryPoint]:
-    """Return the entry points that the package declares, installed or not."""
-    project = tomllib.loads(_PYPROJECT.read_text())["project"]
-    declared = project["entry-points"][SERVICE_COMMANDS]
-    return [EntryPoint(name, value, SERVICE_COMMANDS) for name, value in declared.items()]
-
-
-def test_the_command_is_found_by_its_entry_point() -> None:
-    """What the package declares must load, and become a command of `chunkmesh`."""
-    root = typer.Typer()
-    add_service_commands(root, _declared(), ["--help"])
-    root.command("other")(lambda: None)
-    shown = CliRunner().invoke(root, ["--help"])
-    assert all(f" {entry.name} " in shown.stdout for entry in _declared())
-
-
-@pytest.mark.parametrize(("word", "number"), [("status", 0), ("plan", 1)])
-def test_only_the_named_command_is_loaded(word: str, number: int) -> None:
-    """`chunkmesh status` must not wait for what only planning imports."""
-    root = typer.Typer()
-    add_service_commands(root, _declared(), [word, "--help"])
-    assert number == len(root.registered_groups)
 
 
 def test_all_strategies_side_by_side() -> None:
@@ -91,6 +62,26 @@ def test_given_stages_and_chunk_settings_are_used(tmp_path: Path) -> None:
     assert found["plans"][0]["link_bytes"] is None
     assert found["communication"] == []
     assert _run(*words).exit_code == 0
+
+
+def test_dynamic_chunks_shrink_at_the_end_of_the_context() -> None:
+    """As in a mesh of that context; without the flag the model's own counts."""
+    prompt = ("--model", "smollm2-135m", "--tokens", "8191", "--page-size", "64")
+    words = (*prompt, "--chunked-prefill-size", "2048", "--strategy", "dynamic")
+    own, same = _json(*words), _json(*words, "--context-length", "8192")
+    longer = _json(*words, "--context-length", "16384")
+    assert own["plans"] == same["plans"]
+    assert own["plans"][0]["num_chunks"] > longer["plans"][0]["num_chunks"]
+
+
+def test_a_model_without_a_name_is_told_in_short(tmp_path: Path) -> None:
+    """`chunkmesh status --save-latency-model` knows weights only by 64 digits."""
+    stage = SavedStage(first_layer=0, last_layer=7, ms_per_token=0.1, ms_per_pair=1e-6)
+    path = tmp_path / "latency.json"
+    file = LatencyFile(model="0123456789abcdef" * 4, device="x", stages=(stage,))
+    path.write_text(file.to_json())
+    found = _json("--latency-model", str(path), "--stages", "2", "--tokens", "4K", *_QUICK)
+    assert found["model"]["name"] == "model 0123456789ab"
 
 
 def test_several_lengths_and_requests() -> None:
@@ -141,7 +132,8 @@ def test_pictures_are_written(tmp_path: Path) -> None:
     """Chunks over stages, as PNG and as SVG."""
     for name, begin in (("plan.png", b"\x89PNG"), ("plan.svg", b"<?xml")):
         path = tmp_path / name
-        assert _run("--tokens", "8K,16K", "--picture", str(path), *_QUICK).exit_code == 0
+        result = _run("--tokens", "8K,16K", "--picture", str(path), *_QUICK)
+        assert (result.exit_code, result.stderr) == (0, f"{path}: 4 plans\n")
         assert path.read_bytes().startswith(begin)
 
 
@@ -154,7 +146,9 @@ def test_a_sweep_goes_over_stages_and_lengths(tmp_path: Path) -> None:
     assert cells == [(16, 4096), (16, 8192), (32, 4096), (32, 8192)]
     assert found["skipped_stages"] == [64]
     assert path.read_bytes().startswith(b"<?xml")
-    assert "left out: 64 stages" in _run(*words).stdout
+    shown = _run(*words)
+    assert "left out: 64 stages" in shown.stdout
+    assert shown.stderr.startswith("planned so far: stages=16, tokens=4K\n")
 
 
 @pytest.mark.parametrize(
@@ -169,8 +163,11 @@ def test_a_sweep_goes_over_stages_and_lengths(tmp_path: Path) -> None:
         (("--layers", "0-9,10-35", "--stages", "2"), "--stages and --layers exclude each other"),
         (("--layers", "0-9,10-35", "--partition", "auto"), "exclude each other"),
         (("--sweep", "stages=1..4", "--stages", "2"), "exclude each other"),
+        (("--sweep", "tokens=1K..4K", "--tokens", "2K"), "--tokens and --sweep tokens exclude"),
+        (("--lanes", "--json"), "exclude each other"),
         (("--picture", "plan.pdf"), "must end in .png or .svg"),
         (("--dynamic-chunking-smooth-factor", "1.5"), "less than or equal to 1"),
+        (("--tokens", "4K", "--context-length", "4096"), "must be above the 4096 tokens"),
         (("--strategy", "clever"), "'clever' is not one of"),
         (("--sweep", "stages=50..60"), "36 layers cannot be split over 50 stages"),
     ],

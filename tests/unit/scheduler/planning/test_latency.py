@@ -13,7 +13,7 @@ from chunkmesh.layers import LayerRange, partition
 from scheduler.latency_file import LatencyFile, SavedStage
 from scheduler.latency_fit import fit_latency
 from scheduler.latency_model import StageLatency
-from scheduler.planning.latency_source import BUILT_IN, built_in_layer, find_subject
+from scheduler.planning.latency_source import BUILT_IN, PRODUCTS, built_in_layer, find_subject
 from scheduler.planning.model_latency import ModelLatency
 from tests.layer_table import layer_points
 
@@ -93,6 +93,19 @@ def test_the_head_is_apart() -> None:
     assert pytest.approx(0.311, rel=0.01) == edges.head_ms
 
 
+def test_products_alone_tell_shares() -> None:
+    """Small layers would all take what launching takes, whatever is in them."""
+    latency = find_subject("deepseek-v3.1", PRODUCTS).latency
+    dense, experts = latency.layers[0], latency.layers[-1]
+    assert (dense.floor_ms, dense.fixed_ms, latency.is_estimate) == (0.0, 0.0, True)
+    assert 0.9 < experts.ms_per_token / dense.ms_per_token < 1.1
+    assert dense.ms_per_pair == experts.ms_per_pair
+    small = find_subject("smollm2-135m", PRODUCTS).latency
+    parameters = 2 * 576 * 64 * (9 + 3) + 3 * 576 * 1536
+    share = 49_152 * 576 / parameters
+    assert pytest.approx(share) == small.edges.head_ms / small.layers[0].ms_per_token
+
+
 def test_a_file_alone_has_no_shape(tmp_path: Path) -> None:
     """Times can be planned with where the model's sizes are not known."""
     path = tmp_path / "fit.json"
@@ -137,5 +150,5 @@ def test_unsound_files_are_refused(tmp_path: Path, text: str, words: str) -> Non
 
 def test_an_unknown_latency_is_refused(tmp_path: Path) -> None:
     """Neither a file nor the built-in name."""
-    with pytest.raises(ConfigError, match=f"neither {BUILT_IN} nor a file"):
+    with pytest.raises(ConfigError, match=f"neither {BUILT_IN} nor {PRODUCTS} nor a file"):
         find_subject(None, str(tmp_path / "none.json"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import itertools
 from collections.abc import Sequence
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 
 from chunkmesh.errors import ConfigError
 from chunkmesh.layers import partition
+from scheduler.chunk_choice import budget_for
 from scheduler.chunking import FixedChunks
 from scheduler.latency_model import PipelineLatency, StageLatency
 from scheduler.pipeline_time import LinkTime
@@ -22,7 +24,9 @@ from scheduler.planning.latency_source import BUILT_IN, find_subject
 from scheduler.planning.model_latency import ModelLatency
 from scheduler.planning.plan import Plan, make_plan
 from scheduler.planning.window_time import windowed_finish_ms
+from scheduler.prefill import Prefill
 from tests.layer_table import NUM_LAYERS, OVERHEAD_MS, raw_layer_ms
+from tests.model_times import CONFIG
 
 _LINK = LinkTime.of_bandwidth(latency_ms=0.1, bytes_per_token=8192, bytes_per_s=50e9)
 _SETTINGS = ChunkSettings(page_tokens=128, chunked_prefill_tokens=4096, smooth_factor=0.75)
@@ -196,6 +200,35 @@ def test_dynamic_chunks_are_those_of_the_rule(
     chosen = ChunkSettings(page_tokens=64, chunked_prefill_tokens=size, smooth_factor=smooth_factor)
     plan = make_plan(Strategy.DYNAMIC, cluster, PromptLoad(prompt_tokens=tokens), chosen)
     assert chunks == list(plan.chunk_tokens)
+
+
+@pytest.mark.parametrize("tokens", [100, 20_000, 32_700, 32_767])
+@pytest.mark.parametrize("size", [48, 3000, 4096])
+def test_dynamic_chunks_are_those_of_a_route(tokens: int, size: int) -> None:
+    """Buffers, context and unequal stages count in a plan as they do in a mesh."""
+    short = StageLatency(ms_per_token=0.2, ms_per_pair=1e-7)
+    long = StageLatency(ms_per_token=0.1, ms_per_pair=1e-5)
+    stages = PipelineLatency((short, long))
+    cluster = dataclasses.replace(_cluster(2), stages=stages)
+    chosen = ChunkSettings(
+        page_tokens=64, chunked_prefill_tokens=size, smooth_factor=0.75, context_tokens=32_768
+    )
+    plan = make_plan(Strategy.DYNAMIC, cluster, PromptLoad(prompt_tokens=tokens), chosen)
+    config = dataclasses.replace(
+        CONFIG, page_tokens=64, chunked_prefill_tokens=size, context_tokens=32_768
+    )
+    prefill = Prefill(start=0, end=tokens)
+    budget_for("dynamic", config, stages).begin(prefill)
+    assert tuple(prefill.borders) == (0, *plan.cuts.ends[0])
+
+
+def test_prompts_beyond_the_context_are_planned_without_it() -> None:
+    """Who serves them sets a longer one, and how long is not known."""
+    settings_of = ChunkSettings(page_tokens=64, chunked_prefill_tokens=64, smooth_factor=0.75)
+    limited = dataclasses.replace(settings_of, context_tokens=4096)
+    assert limited.context_for(4095) == 4096
+    assert limited.context_for(4096) is None
+    assert settings_of.context_for(1) is None
 
 
 def test_too_many_chunks_are_refused() -> None:

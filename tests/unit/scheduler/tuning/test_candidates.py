@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
+
 import pytest
 
+from scheduler.chunk_choice import budget_for
 from scheduler.latency_model import PipelineLatency, StageLatency
+from scheduler.prefill import Prefill
 from scheduler.tuning.candidates import (
     Candidate,
     TuneLimits,
@@ -13,6 +18,7 @@ from scheduler.tuning.candidates import (
     first_fixed,
     fixed_between,
 )
+from tests.model_times import CONFIG
 
 LATENCY = PipelineLatency(
     (
@@ -24,7 +30,12 @@ LATENCY = PipelineLatency(
 
 def limits(prompt_tokens: int = 2048, max_tokens: int = 512) -> TuneLimits:
     """Return what a mesh allows."""
-    return TuneLimits(prompt_tokens=prompt_tokens, max_tokens=max_tokens, page_tokens=64)
+    return TuneLimits(
+        prompt_tokens=prompt_tokens,
+        max_tokens=max_tokens,
+        page_tokens=64,
+        context_tokens=1 << 20,
+    )
 
 
 def sizes(candidates: list[Candidate]) -> list[int]:
@@ -74,6 +85,25 @@ def test_dynamic_chunks_fit_the_mesh() -> None:
     """Buffers have one size."""
     for each in dynamic_around(512, LATENCY, limits()):
         assert max(each.chunk_tokens) <= 512
+
+
+def test_dynamic_chunks_are_those_that_the_flags_give() -> None:
+    """What was measured must be what a mesh does that is started with the flags, to the end."""
+    near = TuneLimits(prompt_tokens=4000, max_tokens=1024, page_tokens=64, context_tokens=4096)
+    found = dynamic_around(512, LATENCY, near)
+    assert found
+    for each in found:
+        _, size, factor = (flag.split()[1] for flag in each.flags)
+        config = dataclasses.replace(
+            CONFIG,
+            page_tokens=64,
+            chunked_prefill_tokens=int(size),
+            dynamic_smooth_factor=float(factor),
+            context_tokens=4096,
+        )
+        prefill = Prefill(start=0, end=4000)
+        budget_for("dynamic", config, LATENCY).begin(prefill)
+        assert prefill.borders == (0, *itertools.accumulate(each.chunk_tokens))
 
 
 def test_what_the_mesh_does_by_itself_is_asked_for_by_asking_nothing() -> None:

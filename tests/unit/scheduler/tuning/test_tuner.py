@@ -12,7 +12,7 @@ from scheduler.tuning.candidates import Candidate, TuneLimits, as_it_runs
 from scheduler.tuning.race import Race, TunedRun
 from scheduler.tuning.tuner import TuneBudget, Tuner
 
-LIMITS = TuneLimits(prompt_tokens=2048, max_tokens=1024, page_tokens=64)
+LIMITS = TuneLimits(prompt_tokens=2048, max_tokens=1024, page_tokens=64, context_tokens=8192)
 LATENCY = PipelineLatency((StageLatency(fixed_ms=5.0, ms_per_token=0.1, ms_per_pair=1e-4),) * 2)
 
 

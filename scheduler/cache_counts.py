@@ -1,0 +1,40 @@
+"""What an engine's caches have been good for since it began; grows only. Plain values.
+
+One object is handed to all that count, and outlives routes.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from typing import Literal, Self, get_args
+
+LoadOutcome = Literal["complete", "partial", "empty", "dropped", "recomputed"]
+"""What became of a match of stored pages: all that was to be loaded is used, or its front, or
+nothing came; it was not used, because its request had ended or no longer needed it; it was not
+loaded, because computing is faster."""
+LOAD_OUTCOMES: tuple[LoadOutcome, ...] = get_args(LoadOutcome)
+
+
+@dataclasses.dataclass(slots=True, kw_only=True)
+class CacheCounts:
+    """Tokens and pages; those of outputs that were preempted count each time."""
+
+    device_hit_tokens: int = 0
+    """Not computed, because the devices still had them."""
+    host_hit_tokens: int = 0
+    """Not computed, because all stages had them in host memory."""
+    redis_hit_tokens: int = 0
+    """Not computed, because the stages have loaded them, from Redis at least one of them."""
+    evicted_pages: int = 0
+    """Device pages that made room for others."""
+    loads: dict[LoadOutcome, int] = dataclasses.field(
+        default_factory=lambda: dict.fromkeys(LOAD_OUTCOMES, 0)
+    )
+    """Matches of stored pages behind those on the devices, by what became of them."""
+    timed_out_loads: int = 0
+    """Of those loads, how many ended at their time limit or without a stage's answer."""
+
+    def copy(self) -> Self:
+        """Return the counts as they are now."""
+        return copy.deepcopy(self)

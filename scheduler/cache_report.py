@@ -1,0 +1,85 @@
+"""Tells what the tiers of the prefix cache are good for: metrics and GetServerInfo."""
+
+from __future__ import annotations
+
+from prometheus_client import Counter, Gauge
+
+from chunkmesh.v1 import generation_pb2 as pb
+from scheduler.cache_counts import CacheCounts
+from scheduler.snapshot import Snapshot
+
+_HIT_TOKENS = Counter(
+    "chunkmesh_hit_tokens",
+    "Tokens that were not computed, by where they were found: on the devices, in the stages' host"
+    " memory or in Redis.",
+    ["tier"],
+)
+_EVICTED_PAGES = Counter(
+    "chunkmesh_device_evicted_pages", "Cached pages on the devices that made room for others."
+)
+_LOADS = Counter(
+    "chunkmesh_loads",
+    "Matches of stored pages behind those on the devices, by what became of them.",
+    ["outcome"],
+)
+_TIMED_OUT = Counter(
+    "chunkmesh_loads_timed_out",
+    "Loads that ended at their time limit, or without the answer of a stage.",
+)
+_PAGES = Gauge(
+    "chunkmesh_device_pages",
+    "Pages of the route: in_use, cached (free, with contents that a request may find) and free.",
+    ["state"],
+)
+_LOAD_BANDWIDTH = Gauge(
+    "chunkmesh_load_bytes_per_second",
+    "What a stage reads in loads, the time until the first byte included; lately.",
+    ["stage"],
+)
+
+
+class CacheReport:
+    """Brings the metrics up to what an engine has counted."""
+
+    def __init__(self) -> None:
+        """Begin with an engine that has counted nothing."""
+        self._told = CacheCounts()
+
+    def show(self, now: Snapshot) -> None:
+        """Tell what has changed."""
+        told, cache = self._told, now.cache
+        self._told = cache
+        for tier, count, before in (
+            ("device", cache.device_hit_tokens, told.device_hit_tokens),
+            ("host", cache.host_hit_tokens, told.host_hit_tokens),
+            ("redis", cache.redis_hit_tokens, told.redis_hit_tokens),
+        ):
+            _HIT_TOKENS.labels(tier).inc(count - before)
+        _EVICTED_PAGES.inc(cache.evicted_pages - told.evicted_pages)
+        _TIMED_OUT.inc(cache.timed_out_loads - told.timed_out_loads)
+        for outcome, count in cache.loads.items():
+            _LOADS.labels(outcome).inc(count - told.loads[outcome])
+        _PAGES.labels("in_use").set(now.num_pages - now.num_free_pages)
+        _PAGES.labels("cached").set(now.num_cached_pages)
+        _PAGES.labels("free").set(now.num_free_pages - now.num_cached_pages)
+        for stage, bytes_per_s in enumerate(now.load_bytes_per_s):
+            _LOAD_BANDWIDTH.labels(stage).set(bytes_per_s)
+
+
+def cache_info(now: Snapshot) -> pb.CacheInfo:
+    """Describe what prompts did not have to compute."""
+    cache = now.cache
+    return pb.CacheInfo(
+        num_cached_pages=now.num_cached_pages,
+        device_hit_tokens=cache.device_hit_tokens,
+        host_hit_tokens=cache.host_hit_tokens,
+        redis_hit_tokens=cache.redis_hit_tokens,
+        num_evicted_pages=cache.evicted_pages,
+        load_bytes_per_s=now.load_bytes_per_s,
+        num_loads_complete=cache.loads["complete"],
+        num_loads_partial=cache.loads["partial"],
+        num_loads_empty=cache.loads["empty"],
+        num_loads_dropped=cache.loads["dropped"],
+        num_matches_recomputed=cache.loads["recomputed"],
+        num_loads_timed_out=cache.timed_out_loads,
+    )

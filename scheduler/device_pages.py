@@ -1,0 +1,205 @@
+"""Which pages of a route's KV pool hold which prefix, so that later requests may use them. Pure.
+
+A page enters once it is full and acknowledged by all stages; its parent is there already. It is
+idle while nobody holds it, and only then evicted: least recently used first, leaves before what
+they hang on. Who holds pages is counted elsewhere (pages.py), and told here.
+Source: the prefix tree in SGLang's RadixAttention
+(https://lmsys.org/blog/2024-01-17-sglang/).
+"""
+
+from __future__ import annotations
+
+import bisect
+import dataclasses
+import heapq
+from collections.abc import Iterable, Sequence
+
+from chunkmesh.errors import InvariantViolated
+from scheduler.cache_counts import CacheCounts
+
+
+@dataclasses.dataclass(slots=True, kw_only=True, eq=False)
+class _Page:
+    """A page of the pool that may be found."""
+
+    page_id: int
+    digest: bytes
+    parent: _Page | None
+    """None for the first page of a prompt; else in the index, too."""
+    children: dict[int, _Page] = dataclasses.field(default_factory=dict)
+    """By page id."""
+    is_idle: bool = False
+    last_used: int = 0
+    """Tick of the last change between idle and held."""
+    is_queued: bool = False
+    """Whether it stands in the queue of leaves."""
+
+
+class DevicePages:
+    """Owner of the index of one pool."""
+
+    def __init__(self, counts: CacheCounts | None = None) -> None:
+        """Begin with no page; count evictions in counts."""
+        self.num_idle = 0
+        """Pages that nobody holds; 0 <= num_idle <= len(self)."""
+        self._counts = counts or CacheCounts()
+        self._by_digest: dict[bytes, _Page] = {}
+        self._by_id: dict[int, _Page] = {}
+        self._leaves: list[tuple[int, int, _Page]] = []
+        """Heap of (last_used when queued, serial, page); holds every idle leaf, once."""
+        self._tick = 0
+        self._serial = 0
+
+    def __len__(self) -> int:
+        return len(self._by_id)
+
+    def __contains__(self, page_id: int) -> bool:
+        return page_id in self._by_id
+
+    def count(self, digests: Sequence[bytes], limit: int) -> int:
+        """Count the leading pages of a prompt that are here, at most limit; changes nothing.
+
+        With a page its parent is here, so there is one border to search.
+        """
+        return bisect.bisect_left(
+            range(limit), x=True, key=lambda index: digests[index] not in self._by_digest
+        )
+
+    def page_ids(self, digests: Iterable[bytes]) -> tuple[int, ...]:
+        """Return where pages lie that are here."""
+        return tuple(self._by_digest[digest].page_id for digest in digests)
+
+    def insert(self, digests: Sequence[bytes], page_ids: Sequence[int]) -> list[int]:
+        """Take in a prompt's leading pages, all of them held; return those that are new.
+
+        One whose tokens another page has already stays out.
+        """
+        first = self.count(digests, len(digests))
+        parent = self._by_digest[digests[first - 1]] if first else None
+        for digest, page_id in zip(digests[first:], page_ids[first:], strict=True):
+            if page_id in self._by_id:
+                raise InvariantViolated(f"page {page_id} holds two prefixes")
+            page = _Page(page_id=page_id, digest=digest, parent=parent)
+            if parent is not None:
+                parent.children[page_id] = page
+            self._by_digest[digest] = self._by_id[page_id] = parent = page
+        return list(page_ids[first:])
+
+    def wake(self, page_ids: Iterable[int]) -> None:
+        """Note that pages which were idle are held."""
+        self._tick += 1
+        for page_id in page_ids:
+            page = self._by_id[page_id]
+            page.is_idle, page.last_used = False, self._tick
+            self.num_idle -= 1
+
+    def rest(self, page_ids: Iterable[int]) -> None:
+        """Note that nobody holds pages any more."""
+        self._tick += 1
+        for page_id in page_ids:
+            page = self._by_id[page_id]
+            page.is_idle, page.last_used = True, self._tick
+            self.num_idle += 1
+            self._queue_leaf(page)
+
+    def evict(self, num_pages: int) -> list[int]:
+        """Forget num_pages idle pages; return all that are forgotten.
+
+        Leaves first; an idle page with held ones below it only when no idle leaf is left, and then
+        those below are forgotten too.
+
+        Raises:
+            InvariantViolated: fewer are idle.
+        """
+        if num_pages > self.num_idle:
+            raise InvariantViolated(f"{num_pages} pages to evict, {self.num_idle} are idle")
+        most_idle = self.num_idle - num_pages
+        forgotten: list[int] = []
+        while self.num_idle > most_idle:
+            page = self._take_leaf() or self._oldest_idle()
+            forgotten += self._forget_below(page)
+        self._counts.evicted_pages += len(forgotten)
+        return forgotten
+
+    def forget(self, page_ids: Iterable[int]) -> list[int]:
+        """Forget those of the pages that are in here, and all below them; return which."""
+        forgotten: list[int] = []
+        for page_id in page_ids:
+            if page_id in self._by_id:
+                forgotten += self._forget_below(self._by_id[page_id])
+        return forgotten
+
+    def clear(self) -> int:
+        """Forget every page; return how many there were."""
+        num_pages = len(self)
+        self._by_digest.clear()
+        self._by_id.clear()
+        self._leaves.clear()
+        self.num_idle = 0
+        return num_pages
+
+    def check_integrity(self, held: Iterable[int]) -> None:
+        """Compare the index with itself and with who holds pages; for tests and debugging.
+
+        Raises:
+            InvariantViolated: they disagree.
+        """
+        pages = self._by_id.values()
+        queued = {id(page) for _, _, page in self._leaves if page.is_queued}
+        idle = {page.page_id for page in pages if page.is_idle}
+        checks = {
+            "digests": set(map(id, self._by_digest.values())) == set(map(id, pages)),
+            "idle": len(idle) == self.num_idle and idle == self._by_id.keys() - set(held),
+            "parents": all(self._hangs_right(page) for page in pages),
+            "queue": all(id(page) in queued for page in pages if self._is_idle_leaf(page)),
+        }
+        broken = [name for name, holds in checks.items() if not holds]
+        if broken:
+            raise InvariantViolated(f"device pages: wrong {', '.join(broken)}")
+
+    def _hangs_right(self, page: _Page) -> bool:
+        """Whether a page and its parent know each other."""
+        parent = page.parent
+        return parent is None or (
+            self._by_id.get(parent.page_id) is parent and page.page_id in parent.children
+        )
+
+    def _is_idle_leaf(self, page: _Page) -> bool:
+        return page.is_idle and not page.children and self._by_id.get(page.page_id) is page
+
+    def _queue_leaf(self, page: _Page) -> None:
+        if not page.is_queued and self._is_idle_leaf(page):
+            page.is_queued = True
+            self._serial += 1
+            heapq.heappush(self._leaves, (page.last_used, self._serial, page))
+
+    def _take_leaf(self) -> _Page | None:
+        """Return the idle leaf that was used longest ago, if there is one."""
+        while self._leaves:
+            queued_at, _, page = heapq.heappop(self._leaves)
+            page.is_queued = False
+            if page.last_used == queued_at and self._is_idle_leaf(page):
+                return page
+            self._queue_leaf(page)
+        return None
+
+    def _oldest_idle(self) -> _Page:
+        """Return the idle page that was used longest ago; there is one."""
+        return min(
+            (page for page in self._by_id.values() if page.is_idle),
+            key=lambda page: page.last_used,
+        )
+
+    def _forget_below(self, top: _Page) -> list[int]:
+        """Forget a page and all below it; return their ids."""
+        if top.parent is not None:
+            del top.parent.children[top.page_id]
+            self._queue_leaf(top.parent)
+        pending, forgotten = [top], []
+        while pending:
+            page = pending.pop()
+            pending += page.children.values()
+            del self._by_digest[page.digest], self._by_id[page.page_id]
+            self.num_idle -= page.is_idle
+            forgotten.append(page.page_id)
+        return forgotten

@@ -1,0 +1,198 @@
+"""What outputs need not compute on one route: device pages first, behind them stored ones. Pure.
+
+Never the last known token: it is always computed. The devices are looked at when an output begins
+to wait, when HiCache has answered, and when the output is admitted: pages come and go. A load
+brings pages behind those that were on the devices when it began; if these are gone by admission,
+or others have come that reach as far, it was in vain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from scheduler.actions import (
+    Action,
+    MatchPrefix,
+    ReleaseLease,
+    SendCancelLoad,
+    SendCommitLoad,
+)
+from scheduler.cache_counts import CacheCounts
+from scheduler.engine_config import EngineConfig
+from scheduler.events import Loaded, Matched
+from scheduler.latency_model import PipelineLatency
+from scheduler.load_choice import LoadChoice
+from scheduler.load_rates import LoadRates
+from scheduler.loads import Load, Loads
+from scheduler.pages import PageAllocator
+from scheduler.part import Part
+from scheduler.request import Request, RequestState
+
+MAX_EARLY_LOADS = 8
+"""Loads of outputs that wait for a place: more would fill the stages' staging for those who come
+late. The others begin theirs when they are admitted."""
+
+
+class Prefixes:
+    """Owner of a route's loads, and of who finds which of its pages."""
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        pages: PageAllocator,
+        page_bytes: Sequence[int],
+        counts: CacheCounts,
+    ) -> None:
+        """Begin with no load; page_bytes is what a page takes on each stage."""
+        self.loads = Loads(num_stages=len(page_bytes))
+        self.rates = LoadRates(page_bytes)
+        self._config = config
+        self._pages = pages
+        self._counts = counts
+        self._choice = LoadChoice(
+            page_tokens=config.page_tokens,
+            chunk_tokens=config.chunked_prefill_tokens,
+            min_tokens=config.load_min_tokens,
+        )
+
+    def ask(self, request: Request) -> list[Action]:
+        """Ask for what is stored; an output is QUEUED at once if that could be of no use."""
+        num_pages = request.most_hit_pages(self._config.page_tokens)
+        if self._count_found(request) == num_pages:
+            request.move(RequestState.QUEUED)
+            return []
+        digests = request.leading_digests(num_pages, self._config.page_tokens)
+        return [MatchPrefix(request_id=request.request_id, child=request.child, digests=digests)]
+
+    def matched(
+        self, request: Request, matched: Matched, latency: PipelineLatency | None, now_s: float
+    ) -> list[Action]:
+        """Take HiCache's answer; begin to load what is worth it."""
+        request.take_match(matched, page_tokens=self._config.page_tokens)
+        wanted = range(self._count_found(request), request.num_match_pages)
+        if not wanted:
+            return release_lease(request)
+        timeout_s = self._config.load_limit_s(len(wanted))
+        num_pages = self._choice.num_pages(
+            wanted, self.rates, latency, timeout_s=timeout_s, now_s=now_s
+        )
+        if not num_pages:
+            self._counts.loads["recomputed"] += 1
+            return release_lease(request)
+        request.load_end = wanted.start + num_pages
+        num_early = sum(load.request.state is RequestState.QUEUED for load in self.loads)
+        return [] if num_early >= MAX_EARLY_LOADS else self._start(request, wanted.start, now_s)
+
+    def has_room(self, request: Request, *, num_pages: int, spare_pages: int) -> bool:
+        """Whether an output that needs num_pages can have them, and spare_pages are left free.
+
+        Pages on the devices that others hold need no room; idle ones do.
+        """
+        lacking = num_pages + spare_pages - self._pages.num_free
+        if lacking <= 0:
+            return True
+        num_found = self._count_usable(request)
+        if lacking > num_found:
+            return False
+        found = self._pages.cached.page_ids(request.digests[:num_found])
+        return lacking <= num_found - self._pages.num_idle(found)
+
+    def take_pages(self, request: Request, num_pages: int) -> tuple[int, ...]:
+        """Hold num_pages pages for an output that has room: those on the devices come first."""
+        num_found = self._count_usable(request)
+        found = self._pages.cached.page_ids(request.digests[:num_found])
+        self._pages.take_cached(found)
+        request.num_device_pages, request.generation = num_found, self._pages.generation
+        self._counts.device_hit_tokens += num_found * self._config.page_tokens
+        return found + self._pages.allocate(num_pages - num_found)
+
+    def admitted(self, request: Request, now_s: float) -> tuple[list[Action], int | None]:
+        """Return what the stages are told of an output with pages, and its hit's pages.
+
+        None instead of the hit says that its load still runs.
+        """
+        load, num_found = self.loads.find(request), request.num_device_pages
+        if load is None and num_found < request.load_end:
+            return self._start(request, num_found, now_s), None
+        if load is None:
+            return release_lease(request), num_found
+        if load.pages.start != num_found:
+            return [*self.cancel(request), *release_lease(request)], num_found
+        if load.num_usable is not None:
+            return self.use(load)
+        ends = self.loads.end(load, now_s) if self._config.load_policy == "best_effort" else []
+        return [*ends], None
+
+    def loaded(self, event: Loaded, now_s: float) -> Load | None:
+        """Take one stage's answer; return the load if it is known now what it has brought."""
+        self.rates.measured(
+            event.stage, num_bytes=event.num_bytes, took_s=event.took_s, now_s=now_s
+        )
+        return self.loads.loaded(event, now_s)
+
+    def use(self, load: Load) -> tuple[list[Action], int]:
+        """Let the stages use what a load has brought; return its request's hit in pages, too."""
+        request, pages = load.request, load.expected
+        self.loads.close(load)
+        self._counts.loads[load.outcome] += 1
+        self._counts.timed_out_loads += load.is_late
+        if not pages:
+            return [SendCancelLoad(load_id=load.load_id)], request.num_device_pages
+        num_host_pages = load.num_host_pages
+        num_redis_pages = len(pages) - num_host_pages
+        self._counts.host_hit_tokens += num_host_pages * self._config.page_tokens
+        self._counts.redis_hit_tokens += num_redis_pages * self._config.page_tokens
+        page_ids = tuple(request.page_ids[pages.start : pages.stop])
+        return [SendCommitLoad(load_id=load.load_id, page_ids=page_ids)], pages.stop
+
+    def cancel(self, request: Request) -> list[Action]:
+        """Let the stages drop the load of an output that will not use it, if it has one."""
+        request.load_end = 0
+        load = self.loads.find(request)
+        if load is None:
+            return []
+        self.loads.close(load)
+        self._counts.loads["dropped"] += 1
+        return [SendCancelLoad(load_id=load.load_id)]
+
+    def keep_filled(self, part: Part) -> None:
+        """Let later requests find the full pages up to a part's end, which all stages have."""
+        request, num_full = part.request, part.end // self._config.page_tokens
+        if (
+            not self._config.enable_prefix_caching
+            or num_full <= request.num_pages_kept
+            or request.generation != self._pages.generation
+        ):
+            return
+        digests = request.leading_digests(num_full, self._config.page_tokens)
+        self._pages.keep(digests, request.page_ids[:num_full])
+        request.num_pages_kept = num_full
+
+    def _start(self, request: Request, first: int, now_s: float) -> list[Action]:
+        """Begin to load what an output wants, from its page first on."""
+        pages, request.load_end = range(first, request.load_end), 0
+        timeout_s = self._config.load_limit_s(len(pages))
+        return [self.loads.start(request, pages, timeout_s=timeout_s, now_s=now_s)]
+
+    def _count_found(self, request: Request) -> int:
+        """Count the leading pages of an output that are on the devices."""
+        num_pages = request.most_hit_pages(self._config.page_tokens)
+        if not num_pages or not len(self._pages.cached):
+            return 0
+        request.page_digest(num_pages - 1, self._config.page_tokens)
+        return self._pages.cached.count(request.digests, num_pages)
+
+    def _count_usable(self, request: Request) -> int:
+        """Count the leading pages that an output would take from the devices now.
+
+        Those behind the begin of its load it leaves, if the load reaches further.
+        """
+        num_found, load = self._count_found(request), self.loads.find(request)
+        is_in_load = load is not None and num_found in load.expected
+        return load.pages.start if load is not None and is_in_load else num_found
+
+
+def release_lease(request: Request) -> list[Action]:
+    """Let go of an output's lease, if it has one."""
+    lease_id = request.take_lease()
+    return [] if lease_id is None else [ReleaseLease(lease_id=lease_id)]
