@@ -136,14 +136,6 @@ class PrefixCache:
                 self._on_lease(lease_id, last, ttl_s)
         return ended
 
-    def own_leases(self, now_s: float) -> list[tuple[str, bytes, float]]:
-        """Return (id, last page, how long it still holds) of the live leases given here."""
-        return [
-            (lease_id, last, ttl_s)
-            for lease_id, ttl_s in self._leases.own(now_s)
-            if (last := self._leases.last_page(lease_id)) is not None
-        ]
-
     def release(self, lease_id: str, *, now_s: float) -> None:
         """End a lease; nothing happens if it has ended."""
         if self.elsewhere.released(lease_id, now_s=now_s):

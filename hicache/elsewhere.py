@@ -70,6 +70,17 @@ class Elsewhere:
         self._contents.unlock([lock], now_s=now_s)
         return True
 
+    def untold_leases(self, now_s: float) -> list[tuple[str, bytes, float]]:
+        """Return (id, last page, how long it still holds) of the leases that were given here.
+
+        A replica that has just come knows none of them.
+        """
+        return [
+            (lease_id, last, ttl_s)
+            for lease_id, ttl_s in self._leases.own(now_s)
+            if (last := self._leases.last_page(lease_id)) is not None
+        ]
+
     def drop(self, digests: Iterable[bytes], *, now_s: float) -> int:
         """Forget pages and all below them, which will be unlinked; return how many.
 

@@ -160,7 +160,7 @@ class Replica:
         EVENTS_IGNORED.inc(self._follower.num_ignored - num_ignored)
 
     def _tell_leases(self) -> None:
-        for lease_id, last, ttl_s in self._cache.own_leases(time.monotonic()):
+        for lease_id, last, ttl_s in self._cache.elsewhere.untold_leases(time.monotonic()):
             self._outbox.add(Leased(lease_id=lease_id, last=last, ttl_s=ttl_s))
 
     def _leave_place(self) -> None:
