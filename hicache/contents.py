@@ -273,7 +273,7 @@ def _place(found: StoredPage) -> PagePlace | None:
     if record is None:
         return None
     return PagePlace(
-        namespace=record.format.namespace,
+        namespace=record.namespace,
         digest=found.digest,
         parent=record.parent,
         page_index=record.page_index,

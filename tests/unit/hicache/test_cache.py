@@ -222,7 +222,7 @@ def test_what_a_broken_commit_recorded_before_it_broke_keeps_the_budget() -> Non
 def test_a_rebuild_skips_what_it_cannot_use() -> None:
     """Pages of another version or with a contradiction are left alone."""
     cache, digests = filled(1)
-    record = PageRecord(format=FORM, parent=digests[0], page_index=1)
+    record = PageRecord(format=FORM, namespace=NAMESPACE, parent=digests[0], page_index=1)
     contradiction = StoredPage(digest=digests[0], record=record, coverage=FULL)
     unreadable = StoredPage(digest=chain(2)[1], record=None, coverage=None)
     good = StoredPage(digest=chain(2)[1], record=record, coverage=FULL)
@@ -230,12 +230,36 @@ def test_a_rebuild_skips_what_it_cannot_use() -> None:
     assert cache.peek(chain(2)) == 2
 
 
+def test_a_rebuild_takes_pages_in_any_order_with_their_namespace() -> None:
+    """Records tell all; what hangs on a page that is missing counts and may be evicted."""
+    cache, digests = PrefixCache(name="a", budget_bytes=0), chain(4)
+    found = [
+        StoredPage(
+            digest=digest,
+            record=PageRecord(
+                format=FORM, namespace=OTHER_NAMESPACE, parent=parent, page_index=index
+            ),
+            coverage=FULL,
+        )
+        for index, (digest, parent) in enumerate(
+            zip(digests, (OTHER_NAMESPACE, *digests[:-1]), strict=True)
+        )
+    ]
+    assert cache.adopt([found[3], found[0], found[1]], now_s=0) == 0
+    (state,) = cache.namespaces()
+    assert (state.namespace, state.num_pages) == (OTHER_NAMESPACE, 3)
+    assert cache.peek(digests) == 2
+    cache.adopt([found[2]], now_s=0)
+    assert cache.peek(digests) == 4
+    cache.check_integrity()
+
+
 def test_a_rebuild_leaves_the_order_of_eviction() -> None:
     """An hourly scan must not make the oldest page the newest."""
     cache, old = filled(1, budget_bytes=2 * PAGE_BYTES)
     new = chain(1, name="new")
     store(cache, new)
-    record = PageRecord(format=FORM, parent=NAMESPACE, page_index=0)
+    record = PageRecord(format=FORM, namespace=NAMESPACE, parent=NAMESPACE, page_index=0)
     cache.adopt([StoredPage(digest=old[0], record=record, coverage=FULL)], now_s=9)
     store(cache, chain(1, name="newer"))
     assert (cache.peek(old), cache.peek(new)) == (0, 1)
