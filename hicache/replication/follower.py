@@ -103,8 +103,8 @@ class Follower:
             case Cleared(num_pages=num_pages, num_bytes=num_bytes):
                 self._cache.forget()
                 self._tell_cleared(num_pages, num_bytes)
-            case _:
-                """The rest is for the shell."""
+            case KeptChanged() | Described() | Joined() | Lost():
+                pass  # for the shell
 
 
 def _summary(event: Committed | Gone) -> Summary:
