@@ -58,21 +58,42 @@ class KvAdmin:
             ]
         )
 
-    def append(self, key: bytes, fields: Mapping[bytes, bytes], *, max_entries: int) -> None:
-        """Append an entry to a log, which keeps about the newest max_entries."""
-        flat = [part for item in fields.items() for part in item]
-        command = (b"XADD", key, b"MAXLEN", b"~", b"%d" % max_entries, b"*", *flat)
-        if self._store.run([command]) == (None,):
+    def append(
+        self, key: bytes, entries: Sequence[Mapping[bytes, bytes]], *, max_entries: int
+    ) -> list[bytes]:
+        """Append entries to a log, which keeps about the newest max_entries; return their ids."""
+        command = (b"XADD", key, b"MAXLEN", b"~", b"%d" % max_entries, b"*")
+        replies = self._store.run(
+            [(*command, *(part for item in fields.items() for part in item)) for fields in entries]
+        )
+        ids = [reply for reply in replies if isinstance(reply, bytes)]
+        if len(ids) < len(entries):
             raise CacheFault(f"Redis: {key.decode()} is no stream")
+        return ids
+
+    def read_after(
+        self, key: bytes, entry_id: bytes, num_entries: int
+    ) -> list[tuple[bytes, dict[bytes, bytes]]]:
+        """Return the first entries (id, fields) of a log behind one, which need not be there."""
+        (reply,) = self._store.run(
+            [(b"XRANGE", key, b"(" + entry_id, b"+", b"COUNT", b"%d" % num_entries)]
+        )
+        return _entries(reply)
+
+    def last_entry(self, key: bytes) -> bytes | None:
+        """Return the id of a log's newest entry; None if it has none."""
+        (reply,) = self._store.run([(b"XREVRANGE", key, b"+", b"-", b"COUNT", b"1")])
+        return next((entry_id for entry_id, _ in _entries(reply)), None)
+
+    def has_entry(self, key: bytes, entry_id: bytes) -> bool:
+        """Whether a log still has an entry."""
+        (reply,) = self._store.run([(b"XRANGE", key, entry_id, entry_id)])
+        return bool(_entries(reply))
 
     def newest(self, key: bytes, num_entries: int) -> list[tuple[int, dict[bytes, bytes]]]:
         """Return the newest entries of a log, newest first, with their Unix times in ms."""
         (reply,) = self._store.run([(b"XREVRANGE", key, b"+", b"-", b"COUNT", b"%d" % num_entries)])
-        if reply is None:
-            return []
-        if not isinstance(reply, list):
-            raise CacheFault(f"Redis: a log was answered by {type(reply).__name__}")
-        return [_entry(each) for each in reply]
+        return [(_unix_ms(entry_id), fields) for entry_id, fields in _entries(reply)]
 
     def read_record(self, digest: bytes) -> bytes | None:
         """Return the value of a page's record field; None if it has none."""
@@ -109,14 +130,28 @@ class KvAdmin:
         return [(layer, value if isinstance(value, bytes) else None) for layer, value in found]
 
 
-def _entry(reply: object) -> tuple[int, dict[bytes, bytes]]:
+def _entries(reply: object) -> list[tuple[bytes, dict[bytes, bytes]]]:
+    if reply is None:
+        return []
+    if not isinstance(reply, list):
+        raise CacheFault(f"Redis: a log was answered by {type(reply).__name__}")
+    return [_entry(each) for each in reply]
+
+
+def _entry(reply: object) -> tuple[bytes, dict[bytes, bytes]]:
     match reply:
         case [bytes() as entry_id, list() as fields]:
             flat = _bytes_list(fields)
-            unix_ms = entry_id.partition(b"-")[0]
-            if unix_ms.isdigit() and len(flat) % 2 == 0:
-                return int(unix_ms), dict(zip(flat[::2], flat[1::2], strict=True))
+            if len(flat) % 2 == 0:
+                return entry_id, dict(zip(flat[::2], flat[1::2], strict=True))
     raise CacheFault("Redis: an entry of a log is none")
+
+
+def _unix_ms(entry_id: bytes) -> int:
+    unix_ms = entry_id.partition(b"-")[0]
+    if not unix_ms.isdigit():
+        raise CacheFault("Redis: an entry of a log is none")
+    return int(unix_ms)
 
 
 def _bytes_list(reply: object) -> list[bytes]:

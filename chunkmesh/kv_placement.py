@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bisect
 import dataclasses
+import itertools
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -64,3 +65,18 @@ class Slots:
             if slot <= last:
                 return server
         raise CacheFault(f"Redis: no server of the cluster has slot {slot}")
+
+
+def key_on_each(placement: Placement, num_servers: int, prefix: bytes) -> tuple[bytes, ...]:
+    """Return one key for each server that it holds, named by the prefix and a number.
+
+    Raises:
+        CacheFault: a key is on no server.
+    """
+    keys: dict[int, bytes] = {}
+    for serial in itertools.count():
+        if len(keys) == num_servers:
+            break
+        key = b"%s%d" % (prefix, serial)
+        keys.setdefault(placement.server(key), key)
+    return tuple(keys[index] for index in range(num_servers))

@@ -13,9 +13,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from chunkmesh.errors import CacheFault
 from chunkmesh.kv_connection import KvConnection
 from chunkmesh.kv_pages import KvPages
-from chunkmesh.kv_placement import Placement, Rendezvous, Slots
+from chunkmesh.kv_placement import Placement, Rendezvous, Slots, key_on_each
 
 MIN_VERSION = (6, 2)
+MARK_PREFIX = b"cm-mark:"
+"""Of keys that tell whether a server still has what was written to it, one on each."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +32,8 @@ class ServerInfo:
     """New at every start of one of them."""
     num_keys: tuple[int, ...]
     """Keys of each server."""
+    marks: tuple[bytes | None, ...]
+    """Text of each server's mark, None if it has none: lost with everything else."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +44,8 @@ class Servers:
     pages: tuple[KvPages, ...]
     """One for each connection."""
     placement: Placement
+    marks: tuple[bytes, ...]
+    """Key of each server's mark."""
 
     def split(self, keys: Sequence[bytes]) -> dict[int, list[int]]:
         """Return the indices of the keys that each server holds; servers without one are left out.
@@ -103,15 +109,20 @@ def describe_servers(servers: Servers) -> ServerInfo:
     """
     infos = []
     num_keys = []
-    for connection in servers.connections:
+    marks = []
+    for connection, mark in zip(servers.connections, servers.marks, strict=True):
         with connection.exchange():
             infos.append(_info(connection, b"server"))
             num_keys.append(connection.call((b"DBSIZE",), int))
+            connection.send([(b"GET", mark)])
+            text = connection.value()
+            marks.append(text if isinstance(text, bytes) else None)
     return ServerInfo(
         name=infos[0].get("server_name", "redis"),
         version=min((info.get("redis_version", "0") for info in infos), key=_version),
         run_id=",".join(info.get("run_id", "") for info in infos),
         num_keys=tuple(num_keys),
+        marks=tuple(marks),
     )
 
 
@@ -120,6 +131,7 @@ def _servers(connections: tuple[KvConnection, ...], placement: Placement) -> Ser
         connections=connections,
         pages=tuple(KvPages(connection) for connection in connections),
         placement=placement,
+        marks=key_on_each(placement, len(connections), MARK_PREFIX),
     )
 
 

@@ -54,6 +54,16 @@ class KvStore:
         with self._found() as servers:
             return describe_servers(servers)
 
+    def mark(self, text: bytes) -> None:
+        """Give a mark to each server that has none.
+
+        Raises:
+            CacheFault: a server does not answer, or is full.
+        """
+        with self._found() as servers:
+            marks = servers.marks
+        self.run([(b"SET", key, text, b"NX") for key in marks])
+
     def write_pages(self, pages: Sequence[EncodedPage]) -> tuple[bool, ...]:
         """Write pages and their expiry; say which are there completely.
 

@@ -19,7 +19,7 @@ from chunkmesh.coverage import MAX_MODEL_LAYERS
 
 RECORD_FIELD = b"m"
 LAYER_HEADER_BYTES = 16
-_VERSION = 1
+_VERSION = 2
 _RECORD = struct.Struct("<4sHBxIIIQ32s32s")
 _RECORD_MAGIC = b"CMPG"
 _CHECKSUM = struct.Struct("<Q")
@@ -33,10 +33,8 @@ Bytes = npt.NDArray[np.uint8]
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class PageFormat:
-    """What all pages of one model, KV dtype and page size have in common."""
+    """What all pages of one model, KV dtype and page size have in common, whatever their salt."""
 
-    namespace: bytes
-    """First link of the digest chains, 32 bytes."""
     model_layers: int
     """1..4096."""
     dtype: str
@@ -52,6 +50,8 @@ class PageRecord:
     """What is known of a page beside its layers."""
 
     format: PageFormat
+    namespace: bytes
+    """First link of its digest chain, 32 bytes."""
     parent: bytes
     """Digest of the page before it; of the namespace for the first. 32 bytes."""
     page_index: int
@@ -82,7 +82,7 @@ def encode_record(digest: bytes, record: PageRecord) -> bytes:
         record.page_index,
         form.page_tokens,
         form.layer_bytes,
-        form.namespace,
+        record.namespace,
         record.parent,
     )
     return body + _CHECKSUM.pack(_checksum(digest, body))
@@ -102,13 +102,12 @@ def decode_record(digest: bytes, value: bytes) -> PageRecord | None:
     if not known or not (0 < model_layers <= MAX_MODEL_LAYERS and page_tokens and layer_bytes):
         return None
     form = PageFormat(
-        namespace=namespace,
         model_layers=model_layers,
         dtype=_DTYPES[code],
         page_tokens=page_tokens,
         layer_bytes=layer_bytes,
     )
-    return PageRecord(format=form, parent=parent, page_index=page_index)
+    return PageRecord(format=form, namespace=namespace, parent=parent, page_index=page_index)
 
 
 def encode_layer(digest: bytes, layer: int, data: Bytes) -> memoryview:

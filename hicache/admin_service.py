@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import dataclasses
 import time
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 
 from chunkmesh.errors import CacheFault, InvalidRequest
 from chunkmesh.stored_page import StoredPage
@@ -20,7 +20,6 @@ from hicache.audit_log import AuditLog, Deed
 from hicache.cache import PrefixCache
 from hicache.kept_state import KeptState
 from hicache.store_thread import StoreThread
-from hicache.watch import ChangeFeed
 from hicache.watcher import RedisWatcher
 
 MAX_RUNS = 100_000
@@ -40,14 +39,14 @@ class AdminService:
         watcher: RedisWatcher,
         kept: KeptState,
         audit: AuditLog,
-        feed: ChangeFeed,
+        on_cleared: Callable[[int, int], None],
     ) -> None:
         self._cache = cache
         self._store = store
         self._watcher = watcher
         self._kept = kept
         self._audit = audit
-        self._feed = feed
+        self._on_cleared = on_cleared
         self._clearing = asyncio.Lock()
 
     def list_namespaces(self) -> pb.ListNamespacesResponse:
@@ -167,7 +166,7 @@ class AdminService:
                         digests = [page.digest for page in batch]
                         tally.add(await self._store.unlink(digests), _num_bytes(batch))
                     self._cache.forget()
-                self._feed.cleared(tally.num_pages, tally.num_bytes)
+                self._on_cleared(tally.num_pages, tally.num_bytes)
         return pb.ClearResponse(num_pages=tally.num_pages, num_bytes=tally.num_bytes)
 
     async def audit_log(self, request: pb.GetAuditLogRequest) -> pb.GetAuditLogResponse:

@@ -43,7 +43,7 @@ class AuditLog:
         fields = {name.encode(): str(value).encode() for name, value in values.items()}
         try:
             await self._store.call(
-                lambda store: KvAdmin(store).append(KEY, fields, max_entries=MAX_ENTRIES)
+                lambda store: KvAdmin(store).append(KEY, [fields], max_entries=MAX_ENTRIES)
             )
         except CacheFault as error:
             _log.warning("change not in the audit log", error=str(error), method=deed.method)

@@ -14,8 +14,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from chunkmesh.coverage import Coverage
 from chunkmesh.indexed_page import PageInfo, PagePlace
 from chunkmesh.stored_page import StoredPage
-from hicache.changes import OnChange, matched, unheard
+from hicache.changes import OnChange, OnLease, matched, unheard, unleased
 from hicache.contents import CacheContents
+from hicache.elsewhere import Elsewhere
 from hicache.eviction_policy import POLICIES, PolicyName
 from hicache.leases import Leases
 from hicache.namespaces import NamespaceInfo, NamespaceInfos, NamespaceState, namespace_states
@@ -52,6 +53,7 @@ class PrefixCache:
         budget_bytes: int,
         policy: PolicyName = "lru",
         on_change: OnChange = unheard,
+        on_lease: OnLease = unleased,
     ) -> None:
         """Take a name unique to this process start, and the budget; 0 means none."""
         self.counters = Counters()
@@ -61,8 +63,11 @@ class PrefixCache:
             budget_bytes=budget_bytes, policy=POLICIES[policy], on_change=on_change
         )
         self._leases = Leases(name)
+        self.elsewhere = Elsewhere(self._contents, self._leases)
+        """Takes note of what other replicas do."""
         self._infos = NamespaceInfos()
         self._on_change = on_change
+        self._on_lease = on_lease
 
     @property
     def budget_bytes(self) -> int:
@@ -99,9 +104,9 @@ class PrefixCache:
         """Pages that went to keep the budget or a quota."""
         return self._contents.num_evicted_pages
 
-    def keep_limits(self, *, here: bool) -> None:
-        """Say whether this replica evicts, or another one; it does until told otherwise."""
-        self._contents.evicts = here
+    def keep_limits(self, *, until_s: float) -> None:
+        """Say until when this replica evicts, if another one may; without it, for good."""
+        self._contents.evicts_until_s = until_s
 
     def match(self, digests: Sequence[bytes], *, lease_ttl_s: float, now_s: float) -> Hit:
         """Find the leading visible pages and lease them if lease_ttl_s > 0."""
@@ -113,6 +118,7 @@ class PrefixCache:
             return Hit(num_pages=len(pages), lease_id="")
         lock = self._contents.index.lock(pages)
         lease_id = self._leases.take(lock, ttl_s=lease_ttl_s, now_s=now_s)
+        self._on_lease(lease_id, pages[-1].digest, lease_ttl_s)
         return Hit(num_pages=len(pages), lease_id=lease_id)
 
     def count_query(self, num_pages: int) -> None:
@@ -122,19 +128,18 @@ class PrefixCache:
 
     def renew(self, lease_ids: Iterable[str], *, ttl_s: float, now_s: float) -> tuple[str, ...]:
         """Let leases hold for ttl_s from now on; return the ids of those that have ended."""
-        return self._leases.renew(lease_ids, ttl_s=ttl_s, now_s=now_s)
-
-    def hold(self, lease_id: str, digests: Sequence[bytes], *, ttl_s: float, now_s: float) -> None:
-        """Take note of a lease that another replica gave or renewed; it holds doomed pages too."""
-        lock = self._contents.lock(digests)
-        self.release(lease_id, now_s=now_s)
-        self._leases.adopt(lease_id, lock, ttl_s=ttl_s, now_s=now_s)
+        asked = tuple(lease_ids)
+        ended = self._leases.renew(asked, ttl_s=ttl_s, now_s=now_s)
+        for lease_id in asked:
+            last = self._leases.last_page(lease_id)
+            if last is not None and lease_id not in ended:
+                self._on_lease(lease_id, last, ttl_s)
+        return ended
 
     def release(self, lease_id: str, *, now_s: float) -> None:
         """End a lease; nothing happens if it has ended."""
-        lock = self._leases.release(lease_id)
-        if lock is not None:
-            self._contents.unlock([lock], now_s=now_s)
+        if self.elsewhere.released(lease_id, now_s=now_s):
+            self._on_lease(lease_id, None, 0.0)
 
     def tick(self, now_s: float) -> None:
         """End leases and pins whose time is over, and evict what is over the limits."""
@@ -174,13 +179,6 @@ class PrefixCache:
     def invalidate(self, digests: Iterable[bytes]) -> int:
         """Forget broken pages and all below them, held or not; return how many. Pins wait."""
         return self._contents.invalidate(digests)
-
-    def drop(self, digests: Iterable[bytes], *, now_s: float) -> int:
-        """Forget pages and all below them, which another replica unlinks; return how many.
-
-        They are doomed here too, until unlinked() or for half a minute.
-        """
-        return self._contents.drop(digests, now_s=now_s)
 
     def known(self) -> frozenset[bytes]:
         """Return the digests of all pages."""

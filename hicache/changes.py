@@ -7,6 +7,7 @@ import enum
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeAlias
 
+from chunkmesh.coverage import Coverage
 from chunkmesh.indexed_page import IndexedPage
 
 
@@ -24,6 +25,28 @@ class ChangeKind(enum.Enum):
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Stored:
+    """What a commit said of its pages."""
+
+    pages: tuple[tuple[bytes, bytes, int], ...]
+    """(digest, parent, priority)."""
+    coverage: Coverage
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    """A change as watchers are told of it."""
+
+    kind: ChangeKind
+    namespace: bytes | None
+    first: bytes | None
+    """First page concerned; None if there is none."""
+    num_pages: int
+    num_queried_pages: int
+    num_bytes: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
     """One change, of one namespace."""
 
@@ -36,6 +59,22 @@ class Change:
     """Of a look-up the pages asked for."""
     num_bytes: int = 0
     """Of the pages, values only; of a quota the bytes allowed."""
+    stored: Stored | None = None
+    """Of a commit."""
+    by_time: bool = False
+    """Whether a time was over, which every replica finds out by itself."""
+
+    @property
+    def summary(self) -> Summary:
+        """What watchers are told."""
+        return Summary(
+            kind=self.kind,
+            namespace=self.namespace,
+            first=self.digests[0] if self.digests else None,
+            num_pages=self.num_pages,
+            num_queried_pages=self.num_queried_pages,
+            num_bytes=self.num_bytes,
+        )
 
     @property
     def num_pages(self) -> int:
@@ -47,7 +86,16 @@ OnChange: TypeAlias = Callable[[Change], None]
 """Called in the middle of an operation: must not call the cache."""
 
 
+OnLease: TypeAlias = Callable[[str, bytes | None, float], None]
+"""Called with a lease's id, its last page and how long it holds, None and 0 when it was released;
+must not call the cache."""
+
+
 def unheard(_change: Change) -> None:
+    """Tell nobody."""
+
+
+def unleased(_lease_id: str, _last: bytes | None, _ttl_s: float) -> None:
     """Tell nobody."""
 
 
@@ -62,7 +110,9 @@ def matched(pages: Sequence[IndexedPage], *, num_queried_pages: int) -> Change:
     )
 
 
-def changes_of(kind: ChangeKind, pages: Iterable[IndexedPage]) -> Iterator[Change]:
+def changes_of(
+    kind: ChangeKind, pages: Iterable[IndexedPage], *, by_time: bool = False
+) -> Iterator[Change]:
     """Yield one change for each namespace that the pages are of."""
     families: dict[bytes, list[IndexedPage]] = {}
     for page in pages:
@@ -73,4 +123,5 @@ def changes_of(kind: ChangeKind, pages: Iterable[IndexedPage]) -> Iterator[Chang
             namespace=namespace,
             digests=tuple(page.digest for page in family),
             num_bytes=sum(page.num_bytes for page in family),
+            by_time=by_time,
         )

@@ -6,6 +6,7 @@ Time enters as now_s.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 
 from chunkmesh.coverage import Coverage
@@ -15,7 +16,7 @@ from chunkmesh.page_tree import PageTree
 from chunkmesh.prefix_index import PrefixIndex
 from chunkmesh.stored_page import StoredPage
 from hicache.bounds import Bounds
-from hicache.changes import Change, ChangeKind, OnChange, changes_of
+from hicache.changes import Change, ChangeKind, OnChange, Stored, changes_of
 from hicache.doomed import Doomed
 from hicache.eviction_policy import EvictionPolicy
 from hicache.pins import Pins
@@ -32,8 +33,8 @@ class CacheContents:
         self.bounds = Bounds(budget_bytes)
         self.doomed = Doomed()
         self.pins = Pins()
-        self.evicts = True
-        """Whether the limits are kept here."""
+        self.evicts_until_s = math.inf
+        """Until when the limits are kept here."""
         self.num_evicted_pages = 0
         """Pages that went to keep a limit."""
         self._policy = policy
@@ -74,10 +75,26 @@ class CacheContents:
                         namespace=namespace,
                         digests=tuple(page.digest for page in recorded),
                         num_bytes=len(recorded) * coverage.num_bytes,
+                        stored=_stored(recorded, coverage),
                     )
                 )
             self._settle(recorded, now_s=now_s)
         return sum(page in self.tree for page in became_visible)
+
+    def learn(self, places: Iterable[PagePlace], coverage: Coverage, *, now_s: float) -> None:
+        """Record pages of whose commit another replica tells; nobody is told again.
+
+        Raises:
+            InvalidRequest: as commit does.
+        """
+        recorded: list[IndexedPage] = []
+        try:
+            for place in places:
+                if place.digest not in self.doomed:
+                    page, _ = self.index.cover(place, coverage, now_s=now_s)
+                    recorded.append(page)
+        finally:
+            self._settle(recorded, now_s=now_s)
 
     def adopt(self, pages: Iterable[StoredPage], *, now_s: float) -> int:
         """Record pages found in Redis; return how many were of no use."""
@@ -96,6 +113,10 @@ class CacheContents:
         self._settle(recorded, now_s=now_s)
         return num_refused
 
+    def find(self, digest: bytes) -> IndexedPage | None:
+        """Return a page that is known, or that is doomed by an eviction."""
+        return self.tree.get(digest) or next(self.doomed.evicted([digest]), None)
+
     def lock(self, digests: Sequence[bytes]) -> PageLock:
         """Lock those of the pages that are known, or that are doomed by an eviction."""
         return self.index.lock([*self.tree.known(digests), *self.doomed.evicted(digests)])
@@ -110,7 +131,7 @@ class CacheContents:
 
     def keep_limits(self, namespaces: Iterable[bytes], *, now_s: float) -> None:
         """Evict what is over the quotas of those namespaces and over the budget."""
-        if self.evicts:
+        if now_s < self.evicts_until_s:
             self._evicted(self.bounds.evict(self.index, namespaces), now_s=now_s)
 
     def invalidate(self, digests: Iterable[bytes]) -> int:
@@ -173,7 +194,8 @@ class CacheContents:
 
     def expire_pins(self, now_s: float) -> None:
         """End the pins whose time is over."""
-        self._release_pins(self.tree.known(self.pins.expire(now_s)), now_s=now_s)
+        ended = self.tree.known(self.pins.expire(now_s))
+        self._release_pins(ended, now_s=now_s, by_time=True)
 
     def restore_pins(self, pins: Iterable[tuple[bytes, float | None]], *, now_s: float) -> None:
         """Replace all pins, those of pages that are yet to come included; nobody is told."""
@@ -220,10 +242,13 @@ class CacheContents:
         if waiting:
             self._on_change(Change(kind=ChangeKind.UNPINNED, namespace=None, digests=waiting))
 
-    def _release_pins(self, pages: Sequence[IndexedPage], *, now_s: float) -> None:
+    def _release_pins(
+        self, pages: Sequence[IndexedPage], *, now_s: float, by_time: bool = False
+    ) -> None:
         for page in pages:
             self.index.pin(page, pinned=False)
-        self._tell(ChangeKind.UNPINNED, pages)
+        for change in changes_of(ChangeKind.UNPINNED, pages, by_time=by_time):
+            self._on_change(change)
         self.keep_limits(dict.fromkeys(page.namespace for page in pages), now_s=now_s)
 
     def _evicted(self, victims: Sequence[IndexedPage], *, now_s: float) -> None:
@@ -236,12 +261,19 @@ class CacheContents:
             self._on_change(change)
 
 
+def _stored(pages: Iterable[IndexedPage], coverage: Coverage) -> Stored:
+    return Stored(
+        pages=tuple((page.digest, page.parent, page.priority) for page in pages),
+        coverage=coverage,
+    )
+
+
 def _place(found: StoredPage) -> PagePlace | None:
     record = found.record
     if record is None:
         return None
     return PagePlace(
-        namespace=record.format.namespace,
+        namespace=record.namespace,
         digest=found.digest,
         parent=record.parent,
         page_index=record.page_index,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 import structlog
 
@@ -24,11 +25,17 @@ _log = structlog.get_logger(__name__)
 class KeptInfos:
     """Owner of what is known of namespaces and not yet saved."""
 
-    def __init__(self, cache: PrefixCache, store: StoreThread) -> None:
+    def __init__(
+        self, cache: PrefixCache, store: StoreThread, *, on_saved: Callable[[], None]
+    ) -> None:
+        """Take who is told that something new was saved."""
         self._cache = cache
         self._store = store
+        self._on_saved = on_saved
         self._infos: dict[bytes, NamespaceInfo] = {}
-        self._unsaved: dict[bytes, None] = {}
+        self._unsaved: dict[bytes, bool] = {}
+        """By namespace: whether Redis may not have it yet."""
+        self._read_wanted = False
         self._news = asyncio.Event()
 
     def describe(self, namespace: bytes, info: NamespaceInfo) -> None:
@@ -36,7 +43,7 @@ class KeptInfos:
         if self._infos.get(namespace) != info:
             self._infos[namespace] = info
             self._cache.describe(namespace, info)
-            self._unsaved[namespace] = None
+            self._unsaved[namespace] = True
             self._news.set()
 
     async def load(self) -> None:
@@ -47,38 +54,66 @@ class KeptInfos:
         Raises:
             CacheFault: Redis does not answer.
         """
-        states = self._cache.namespaces()
-        live = {state.namespace for state in states}
+        live = {state.namespace for state in self._cache.namespaces()}
         self._infos = {name: info for name, info in self._infos.items() if name in live}
-        self._unsaved.update(dict.fromkeys(self._infos))
+        self._unsaved = dict.fromkeys(self._infos, False) | self._unsaved
         self._news.set()
+        await self._read_missing()
+
+    def read_soon(self) -> None:
+        """Say that another replica has saved something."""
+        self._read_wanted = True
+        self._news.set()
+
+    async def run(self) -> None:
+        """Save and read infos as they come, until cancelled; after a fault the next load does."""
+        while True:
+            await self._news.wait()
+            self._news.clear()
+            try:
+                await self._save_news()
+                if self._read_wanted:
+                    self._read_wanted = False
+                    await self._read_missing()
+            except CacheFault as error:
+                _log.warning("what namespaces stand for is not saved or read", error=str(error))
+
+    async def _save_news(self) -> None:
+        """Save what is unsaved.
+
+        Raises:
+            CacheFault: Redis does not answer.
+        """
+        has_saved = False
+        while self._unsaved:
+            namespace, is_new = self._unsaved.popitem()
+            if namespace in self._infos:
+                await self._save(namespace, self._infos[namespace])
+                has_saved = has_saved or is_new
+        if has_saved:
+            self._on_saved()
+
+    async def _read_missing(self) -> None:
+        """Read of the cache's namespaces what nobody has said yet.
+
+        Raises:
+            CacheFault: Redis does not answer.
+        """
+        states = self._cache.namespaces()
         for namespace in (state.namespace for state in states if state.info is None):
             info = decode_info(await self._read(namespace))
             if info is not None and namespace not in self._infos:
                 self._infos[namespace] = info
                 self._cache.describe(namespace, info)
 
-    async def run(self) -> None:
-        """Save infos as they come, until cancelled; those of a fault wait for the next load."""
-        while True:
-            await self._news.wait()
-            self._news.clear()
-            for namespace in tuple(self._unsaved):
-                self._unsaved.pop(namespace)
-                if namespace in self._infos:
-                    await self._save(namespace, self._infos[namespace])
-
     async def _read(self, namespace: bytes) -> dict[bytes, bytes]:
         return await self._store.call(lambda store: KvAdmin(store).read_hash(_key(namespace)))
 
     async def _save(self, namespace: bytes, info: NamespaceInfo) -> None:
         fields = encode_info(info)
-        try:
-            await self._store.call(
-                lambda store: KvAdmin(store).write_hash(_key(namespace), fields, ttl_s=TTL_S)
-            )
-        except CacheFault as error:
-            _log.warning("what a namespace stands for is not saved", error=str(error))
+        await self._store.call(
+            lambda store: KvAdmin(store).write_hash(_key(namespace), fields, ttl_s=TTL_S)
+        )
 
 
 def _key(namespace: bytes) -> bytes:

@@ -9,7 +9,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
+
+import structlog
 
 from chunkmesh.errors import CacheFault
 from chunkmesh.kv_admin import KvAdmin
@@ -26,6 +28,9 @@ MARK = b"cm-kept"
 """Hash that is there if the others are, or are empty on purpose."""
 _MARK_FIELDS = {b"version": b"1"}
 _MAX_DIGITS = 18
+_RETRY_S = 1.0
+
+_log = structlog.get_logger(__name__)
 
 Pins = dict[bytes, float | None]
 
@@ -33,9 +38,14 @@ Pins = dict[bytes, float | None]
 class KeptState:
     """Owner of what Redis is known to hold of the cache's pins and quotas."""
 
-    def __init__(self, cache: PrefixCache, store: StoreThread) -> None:
+    def __init__(
+        self, cache: PrefixCache, store: StoreThread, *, on_saved: Callable[[], None]
+    ) -> None:
+        """Take who is told that something was changed here and saved."""
         self._cache = cache
         self._store = store
+        self._on_saved = on_saved
+        self._load_wanted = asyncio.Event()
         self._lock = asyncio.Lock()
         """Held while the cache and Redis are made equal."""
         self._pins: Pins = {}
@@ -67,6 +77,22 @@ class KeptState:
                 self.redis_lost()
             await self._save()
 
+    def load_soon(self) -> None:
+        """Say that another replica has changed pins or quotas."""
+        self._load_wanted.set()
+
+    async def run(self) -> None:
+        """Load when another replica has changed something, until cancelled."""
+        while True:
+            await self._load_wanted.wait()
+            self._load_wanted.clear()
+            try:
+                await self.load()
+            except CacheFault as error:
+                _log.warning("pins and quotas are not loaded", error=str(error))
+                await asyncio.sleep(_RETRY_S)
+                self._load_wanted.set()
+
     @contextlib.asynccontextmanager
     async def changing(self) -> AsyncIterator[None]:
         """Let the cache's pins and quotas be changed inside, and save them on leaving.
@@ -81,6 +107,7 @@ class KeptState:
             except CacheFault:
                 self._restore()
                 raise
+            self._on_saved()
 
     def _restore(self) -> None:
         now_s = time.monotonic()

@@ -46,6 +46,25 @@ class Leases:
         self._leases[lease_id] = _Lease(lock=lock, ends_s=0.0)
         self._set_end(lease_id, now_s + min(ttl_s, MAX_TTL_S))
 
+    def last_page(self, lease_id: str) -> bytes | None:
+        """Return the last page of a live lease; None if it holds none."""
+        lease = self._leases.get(lease_id)
+        return lease.lock.pages[-1].digest if lease is not None and lease.lock.pages else None
+
+    def rest_s(self, lease_id: str, now_s: float) -> float:
+        """Return how long a lease still holds; 0 if it has ended."""
+        lease = self._leases.get(lease_id)
+        return 0.0 if lease is None else max(0.0, lease.ends_s - now_s)
+
+    def own(self, now_s: float) -> list[tuple[str, float]]:
+        """Return (id, how long it still holds) of the live leases that were given here."""
+        prefix = f"{self._name}-"
+        return [
+            (lease_id, lease.ends_s - now_s)
+            for lease_id, lease in self._leases.items()
+            if lease_id.startswith(prefix) and lease.ends_s > now_s
+        ]
+
     def renew(self, lease_ids: Iterable[str], *, ttl_s: float, now_s: float) -> tuple[str, ...]:
         """Hold leases for ttl_s from now on; return the ids of those that have ended."""
         ended: list[str] = []

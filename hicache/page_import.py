@@ -7,10 +7,12 @@ page of which a value does not bear its own checksum, and nothing of what is the
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Collection, Iterable
 
 from chunkmesh.coverage import Coverage, layer_mask
+from chunkmesh.errors import InvalidRequest
 from chunkmesh.page_record import (
     RECORD_FIELD,
     EncodedPage,
@@ -18,10 +20,8 @@ from chunkmesh.page_record import (
     decode_record,
     field_layer,
 )
-from chunkmesh.stored_page import StoredPage
 from chunkmesh.v1 import hicache_pb2 as pb
 from hicache.cache import PrefixCache
-from hicache.families import Families
 from hicache.page_values import is_sound
 from hicache.store_thread import StoreThread
 
@@ -73,7 +73,8 @@ class PageImport:
         self.counts = pb.ImportResponse()
         self._cache = cache
         self._bulk = bulk
-        self._families = Families()
+        self._taken: dict[bytes, bytes] = {}
+        """Namespaces of the pages that came before."""
         self._patience_s = 5.0
         """How long this import may still wait for pages that are not taken."""
         self.dry_run = dry_run
@@ -103,14 +104,14 @@ class PageImport:
         self.counts.num_bytes += len(new) * record.format.layer_bytes
 
     def _has_family(self, digest: bytes, record: PageRecord) -> bool:
-        """Find out of which namespace a page is; without the pages above it nobody knows."""
-        namespace = self._families.namespace(record)
-        if namespace is None:
-            namespace = self._known_namespace(record.parent)
-        if namespace is None:
+        """Whether a page begins its namespace, or hangs on a page of it that is there."""
+        namespace = record.namespace
+        if record.parent != namespace and namespace not in {
+            self._taken.get(record.parent),
+            self._known_namespace(record.parent),
+        }:
             return False
-        self._families.learn(record.parent, namespace)
-        self._families.learn(digest, namespace)
+        self._taken[digest] = namespace
         return True
 
     def _known_namespace(self, digest: bytes) -> bytes | None:
@@ -153,6 +154,8 @@ class PageImport:
             model_layers=record.format.model_layers,
             layer_bytes=record.format.layer_bytes,
         )
-        found = StoredPage(digest=digest, record=record, coverage=coverage)
-        self._cache.adopt(self._families.placed([found]), now_s=time.monotonic())
+        with contextlib.suppress(InvalidRequest):
+            self._cache.commit(
+                record.namespace, [(digest, record.parent, 0)], coverage, now_s=time.monotonic()
+            )
         return self._cache.info(digest).layers & mask == mask

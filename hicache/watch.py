@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Iterator
 
 from chunkmesh.v1 import hicache_pb2 as pb
-from hicache.changes import Change
+from hicache.changes import Summary
 
 MAX_WAITING = 1024
 """Changes that may wait for one watcher."""
@@ -75,7 +75,7 @@ class ChangeFeed:
         for subscription in self._subscriptions:
             subscription.end()
 
-    def changed(self, change: Change) -> None:
+    def changed(self, change: Summary) -> None:
         """Tell of a change of pages or quotas."""
         if not self._subscriptions:
             return
@@ -86,7 +86,7 @@ class ChangeFeed:
                 num_pages=change.num_pages,
                 num_queried_pages=change.num_queried_pages,
                 num_bytes=change.num_bytes,
-                digest=change.digests[0] if change.digests else b"",
+                digest=change.first or b"",
             )
         )
 

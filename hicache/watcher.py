@@ -1,13 +1,17 @@
 """Watches Redis: whether it answers, whether it lost its pages; rebuilds and unlinks.
 
 Three loops share the store's thread: a ping every second, rebuilds when wanted, and unlinks of
-doomed pages. Redis being away is a state here, never an error to anybody.
+doomed pages. Redis being away is a state here, never an error to anybody. Each server bears a mark
+that hicache-servers gave it: without it, or with another one, it lost what it had.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import secrets
 import time
+from collections.abc import Callable
 
 import structlog
 from prometheus_client import Counter
@@ -15,15 +19,11 @@ from prometheus_client import Counter
 from chunkmesh.errors import CacheFault
 from chunkmesh.kv_servers import ServerInfo
 from hicache.cache import PrefixCache
-from hicache.kept_infos import KeptInfos
-from hicache.kept_state import KeptState
-from hicache.rebuild import rebuild
+from hicache.rebuild import Rebuilder
 from hicache.store_thread import StoreThread
 from hicache.watch import ChangeFeed
 
 PING_S = 1.0
-RESCAN_S = 3600.0
-"""Pages also expire or are evicted by Redis itself; a scan this often finds out."""
 NOT_ASKED = "not asked yet"
 _UNLINK_PAGES = 500
 
@@ -40,31 +40,33 @@ class RedisWatcher:
         cache: PrefixCache,
         store: StoreThread,
         *,
-        kept: KeptState,
-        infos: KeptInfos,
+        rebuilder: Rebuilder,
         feed: ChangeFeed,
+        on_unlinked: Callable[[tuple[bytes, ...]], None],
         ping_s: float = PING_S,
     ) -> None:
         self.fault: str | None = NOT_ASKED
         """Why Redis cannot be used; None if it can."""
         self.server: ServerInfo | None = None
         """Last answer."""
-        self.rebuilding = False
         self._cache = cache
         self._store = store
-        self._kept = kept
-        self._infos = infos
+        self._rebuilder = rebuilder
         self._feed = feed
+        self._on_unlinked = on_unlinked
         self._ping_s = ping_s
-        self._rescan_at_s = 0.0
-        self._rebuild_wanted = asyncio.Event()
         self._unlink_wanted = asyncio.Event()
+
+    @property
+    def rebuilding(self) -> bool:
+        """Whether the index is being compared with Redis."""
+        return self._rebuilder.rebuilding
 
     async def run(self) -> None:
         """Watch until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._ping_loop())
-            tasks.create_task(self._rebuild_loop())
+            tasks.create_task(self._rebuilder.run())
             tasks.create_task(self._unlink_loop())
 
     def unlink_soon(self) -> None:
@@ -74,31 +76,61 @@ class RedisWatcher:
     async def _ping_loop(self) -> None:
         while True:
             try:
-                self._answered(await self._store.server())
+                self._answered(await self._marked_server())
             except CacheFault as error:
                 self._failed(error)
             self._cache.tick(time.monotonic())
             self.unlink_soon()
+            await self._pause()
+
+    async def _pause(self) -> None:
+        """Wait for the next ping; when a rebuild is asked for, Redis may just have lost all."""
+        if self.fault is not None:
             await asyncio.sleep(self._ping_s)
+            return
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._ping_s):
+                await self._rebuilder.asked.wait()
 
     def _answered(self, server: ServerInfo) -> None:
         if self.fault is not None:
             _log.info("redis answers", name=server.name, version=server.version)
             self._feed.redis_up()
             self.fault = None
-        restarted = self.server is None or self.server.run_id != server.run_id
-        emptied = not self._cache.is_empty and _was_emptied(server, self.server)
-        if restarted or emptied:
-            if self.server is not None:
-                _log.warning("redis lost its pages", restarted=restarted)
-            self._cache.forget()
-            self._kept.redis_lost()
-            self._rescan_at_s = 0.0
+        before = self.server
+        if before is None:
+            self._rebuilder.redis_lost()
+        elif (restarted := before.run_id != server.run_id) or self._was_emptied(server, before):
+            _log.warning("redis lost its pages", restarted=restarted)
+            self._rebuilder.redis_lost()
         self.server = server
-        if time.monotonic() >= self._rescan_at_s:
-            self._rescan_at_s = time.monotonic() + RESCAN_S
-            self.rebuilding = True
-            self._rebuild_wanted.set()
+        self._rebuilder.tick(time.monotonic())
+
+    def _was_emptied(self, now: ServerInfo, before: ServerInfo) -> bool:
+        """Whether a server lost its mark, or had keys and has none."""
+        if not any(now.num_keys) and not self._cache.is_empty:
+            return True
+        each = zip(now.marks, now.num_keys, before.marks, before.num_keys, strict=False)
+        return any(
+            (mark != mark_before and mark_before is not None) or (keys_before and not keys)
+            for mark, keys, mark_before, keys_before in each
+        )
+
+    async def _marked_server(self) -> ServerInfo:
+        """Ask the servers who they are, and mark those that bear no mark.
+
+        Raises:
+            CacheFault: one does not answer.
+        """
+        server = await self._store.server()
+        if None in server.marks:
+            text = secrets.token_hex(16).encode()
+            try:
+                await self._store.call(lambda store: store.mark(text))
+            except CacheFault as error:  # full: it takes the mark later
+                _log.debug("redis is not marked", error=str(error))
+            server = await self._store.server()
+        return server
 
     def _failed(self, error: CacheFault) -> None:
         _FAULTS.inc()
@@ -106,19 +138,6 @@ class RedisWatcher:
             _log.warning("redis does not answer", error=str(error))
             self._feed.redis_down(str(error))
         self.fault = str(error)
-
-    async def _rebuild_loop(self) -> None:
-        while True:
-            await self._rebuild_wanted.wait()
-            self._rebuild_wanted.clear()
-            try:
-                await self._kept.load()
-                await rebuild(self._cache, self._store)
-                await self._infos.load()
-            except CacheFault as error:
-                _log.warning("rebuild broke off", error=str(error))
-                self._rescan_at_s = 0.0
-            self.rebuilding = self._rebuild_wanted.is_set()
 
     async def _unlink_loop(self) -> None:
         while True:
@@ -133,13 +152,4 @@ class RedisWatcher:
                     self._failed(error)
                 else:
                     self._cache.unlinked(doomed)
-
-
-def _was_emptied(now: ServerInfo, before: ServerInfo | None) -> bool:
-    """Whether all servers have no key, or one that had some has none."""
-    if not any(now.num_keys):
-        return True
-    return before is not None and any(
-        not keys and keys_before
-        for keys, keys_before in zip(now.num_keys, before.num_keys, strict=False)
-    )
+                    self._on_unlinked(doomed)

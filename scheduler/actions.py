@@ -110,6 +110,7 @@ class SendCancelLoad:
 class PageToStore:
     """A full page; pinned until every stage has ended the store."""
 
+    namespace: bytes
     digest: bytes
     parent: bytes
     page_index: int

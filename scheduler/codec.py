@@ -107,7 +107,7 @@ def _point_from(message: pb.ProfilePoint) -> LatencyPoint:
 
 
 def join_order(
-    join: SendJoin, *, page_tokens: int, max_microbatch_tokens: int, namespace: bytes
+    join: SendJoin, *, page_tokens: int, max_microbatch_tokens: int
 ) -> pb.AttachResponse:
     """Write a Join."""
     return pb.AttachResponse(
@@ -121,7 +121,6 @@ def join_order(
             page_tokens=page_tokens,
             num_pages=join.num_pages,
             max_microbatch_tokens=max_microbatch_tokens,
-            namespace=namespace,
         )
     )
 
@@ -238,6 +237,7 @@ def page_order(action: SendStore | SendCopyPages | SendRelease) -> pb.AttachResp
                     parent=page.parent,
                     page_index=page.page_index,
                     page_id=page.page_id,
+                    namespace=page.namespace,
                 )
                 for page in action.pages
             ]

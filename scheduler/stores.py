@@ -24,8 +24,6 @@ class _Store:
 
     pages: tuple[PageToStore, ...]
     """Pinned."""
-    namespaces: tuple[bytes, ...]
-    """Namespace of each page: a microbatch can carry requests of several."""
     waiting: set[int]
     """Stages that have not ended it; never empty."""
     withdrawn: set[int] = dataclasses.field(default_factory=set)
@@ -54,18 +52,13 @@ class Stores:
         if len(self._open) >= self._max_outstanding:
             return None
         pages: list[PageToStore] = []
-        namespaces: list[bytes] = []
         for part in parts:
-            filled = self._take_filled(part)
-            pages += filled
-            namespaces += [part.request.spec.namespace] * len(filled)
+            pages += self._take_filled(part)
         if not pages:
             return None
         store_id, self._next_id = self._next_id, self._next_id + 1
         self._pages.pin([page.page_id for page in pages])
-        self._open[store_id] = _Store(
-            pages=tuple(pages), namespaces=tuple(namespaces), waiting=set(range(self._num_stages))
-        )
+        self._open[store_id] = _Store(pages=tuple(pages), waiting=set(range(self._num_stages)))
         return SendStore(store_id=store_id, pages=tuple(pages))
 
     def stored(self, stage: int, store_id: int, indices: tuple[int, ...]) -> list[CommitPages]:
@@ -103,6 +96,7 @@ class Stores:
         request.num_pages_stored = max(first, last)
         return [
             PageToStore(
+                namespace=request.spec.namespace,
                 digest=request.page_digest(index, self._page_tokens),
                 parent=request.page_digest(index - 1, self._page_tokens),
                 page_index=index,
@@ -116,7 +110,8 @@ def _commits(stage: int, store: _Store, indices: set[int]) -> list[CommitPages]:
     """Group what a stage wrote by namespace, in order."""
     by_namespace: dict[bytes, list[PageToStore]] = {}
     for index in sorted(indices):
-        by_namespace.setdefault(store.namespaces[index], []).append(store.pages[index])
+        page = store.pages[index]
+        by_namespace.setdefault(page.namespace, []).append(page)
     return [
         CommitPages(stage=stage, namespace=namespace, pages=tuple(pages))
         for namespace, pages in by_namespace.items()

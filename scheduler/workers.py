@@ -232,7 +232,6 @@ class Workers:
             join,
             page_tokens=self.registry.page_tokens,
             max_microbatch_tokens=self._max_microbatch_tokens,
-            namespace=self.namespace.digest(),
         )
         self._send(join.worker_id, order)
 

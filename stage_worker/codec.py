@@ -164,7 +164,6 @@ def page_format_from(join: pb.Join, description: StageDescription) -> PageFormat
     """Say what all pages of an epoch have in common."""
     layer_bytes = description.kv_bytes_per_token * join.page_tokens // description.num_layers
     return PageFormat(
-        namespace=join.namespace,
         model_layers=description.model_layers,
         dtype=dtype_name(description.dtype),
         page_tokens=join.page_tokens,
@@ -176,6 +175,7 @@ def store_pages_from(message: pb.Store) -> tuple[StorePage, ...]:
     """Read the pages of a Store."""
     return tuple(
         StorePage(
+            namespace=page.namespace,
             digest=page.digest,
             parent=page.parent,
             page_index=page.page_index,

@@ -107,6 +107,8 @@ class Microbatch:
 class StorePage:
     """A full page of the pool to be written to Redis."""
 
+    namespace: bytes
+    """First link of its digest chain."""
     digest: bytes
     parent: bytes
     page_index: int

@@ -336,7 +336,12 @@ class PageIO:
                 return None
             self._num_copying += 1
         try:
-            record = PageRecord(format=job.form, parent=page.parent, page_index=page.page_index)
+            record = PageRecord(
+                format=job.form,
+                namespace=page.namespace,
+                parent=page.parent,
+                page_index=page.page_index,
+            )
             layers = (
                 (layer, np.ravel(self._stage.read_page(layer, page.page_id)))
                 for layer in self._layers

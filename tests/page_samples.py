@@ -10,9 +10,7 @@ import numpy.typing as npt
 from chunkmesh.page_record import EncodedPage, PageFormat, PageRecord, encode_page
 
 NAMESPACE = hashlib.sha256(b"namespace").digest()
-FORM = PageFormat(
-    namespace=NAMESPACE, model_layers=4, dtype="float32", page_tokens=16, layer_bytes=256
-)
+FORM = PageFormat(model_layers=4, dtype="float32", page_tokens=16, layer_bytes=256)
 
 
 def chain(num_pages: int, *, name: str = "prompt") -> tuple[bytes, ...]:
@@ -43,7 +41,7 @@ def encoded(
     return tuple(
         encode_page(
             digest,
-            PageRecord(format=form, parent=parent, page_index=page_index),
+            PageRecord(format=form, namespace=NAMESPACE, parent=parent, page_index=page_index),
             ((layer, layer_data(digest, layer, form)) for layer in layers),
         )
         for page_index, (digest, parent) in enumerate(zip(digests, parents(digests), strict=True))

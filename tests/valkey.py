@@ -44,6 +44,11 @@ class Valkey:
         """Return a client, to look at the server from outside; the caller closes it."""
         return redis.Redis(host="127.0.0.1", port=self.port, protocol=2)
 
+    def page_keys(self) -> list[bytes]:
+        """Return the keys of all pages, without what else ChunkMesh keeps."""
+        with self.client() as client:
+            return sorted(client.keys("cm:*"))
+
     def start(self) -> None:
         """Start an empty server and wait until it answers."""
         command = [

@@ -480,7 +480,6 @@ class Join(_message.Message):
     PAGE_TOKENS_FIELD_NUMBER: _builtins.int
     NUM_PAGES_FIELD_NUMBER: _builtins.int
     MAX_MICROBATCH_TOKENS_FIELD_NUMBER: _builtins.int
-    NAMESPACE_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
     """The new epoch, above every earlier one."""
     stage_index: _builtins.int
@@ -499,8 +498,6 @@ class Join(_message.Message):
     """Pages of the route: ids are 0 <= id < num_pages."""
     max_microbatch_tokens: _builtins.int
     """Most tokens that one microbatch of this epoch will carry."""
-    namespace: _builtins.bytes
-    """Namespace of cached pages: the first link of every digest chain, 32 bytes."""
     def __init__(
         self,
         *,
@@ -513,11 +510,10 @@ class Join(_message.Message):
         page_tokens: _builtins.int = ...,
         num_pages: _builtins.int = ...,
         max_microbatch_tokens: _builtins.int = ...,
-        namespace: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "inbound_token", b"inbound_token", "max_microbatch_tokens", b"max_microbatch_tokens", "namespace", b"namespace", "next_address", b"next_address", "num_pages", b"num_pages", "num_stages", b"num_stages", "outbound_token", b"outbound_token", "page_tokens", b"page_tokens", "stage_index", b"stage_index"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "inbound_token", b"inbound_token", "max_microbatch_tokens", b"max_microbatch_tokens", "next_address", b"next_address", "num_pages", b"num_pages", "num_stages", b"num_stages", "outbound_token", b"outbound_token", "page_tokens", b"page_tokens", "stage_index", b"stage_index"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -878,6 +874,7 @@ class StorePage(_message.Message):
     PARENT_FIELD_NUMBER: _builtins.int
     PAGE_INDEX_FIELD_NUMBER: _builtins.int
     PAGE_ID_FIELD_NUMBER: _builtins.int
+    NAMESPACE_FIELD_NUMBER: _builtins.int
     digest: _builtins.bytes
     """Key of the page, 32 bytes."""
     parent: _builtins.bytes
@@ -886,6 +883,8 @@ class StorePage(_message.Message):
     """Index of the page in its prompt, from 0."""
     page_id: _builtins.int
     """Where it lies in the pool; pinned until StoreDone."""
+    namespace: _builtins.bytes
+    """First link of its digest chain, 32 bytes; another one for each salt."""
     def __init__(
         self,
         *,
@@ -893,10 +892,11 @@ class StorePage(_message.Message):
         parent: _builtins.bytes = ...,
         page_index: _builtins.int = ...,
         page_id: _builtins.int = ...,
+        namespace: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["digest", b"digest", "page_id", b"page_id", "page_index", b"page_index", "parent", b"parent"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["digest", b"digest", "namespace", b"namespace", "page_id", b"page_id", "page_index", b"page_index", "parent", b"parent"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -26,7 +26,6 @@ ROUNDS = 7
 TOTAL_GB = NUM_PAGES * NUM_LAYERS * LAYER_BYTES / 1e9
 
 FORM = PageFormat(
-    namespace=NAMESPACE,
     model_layers=NUM_LAYERS,
     dtype="bfloat16",
     page_tokens=128,
@@ -68,7 +67,12 @@ class _Pages:
 
     def write(self) -> None:
         for index, digest in enumerate(self._digests):
-            record = PageRecord(format=FORM, parent=parents(self._digests)[index], page_index=index)
+            record = PageRecord(
+                format=FORM,
+                namespace=NAMESPACE,
+                parent=parents(self._digests)[index],
+                page_index=index,
+            )
             layers = ((layer, self._data) for layer in range(NUM_LAYERS))
             assert self._store.write_pages([encode_page(digest, record, layers)]) == (True,)
 

@@ -287,7 +287,6 @@ async def test_import_completes_a_page_and_changes_nothing(valkey: Valkey) -> No
 async def test_export_comes_in_small_messages(valkey: Valkey) -> None:
     """No message is over 4 MiB, however large a page is."""
     large = type(FORM)(
-        namespace=NAMESPACE,
         model_layers=4,
         dtype=FORM.dtype,
         page_tokens=FORM.page_tokens,
@@ -310,7 +309,7 @@ def digest_list(digests: Sequence[bytes]) -> pb.DigestList:
 
 def page_parts(digest: bytes, parent: bytes, page_index: int) -> pb.ImportRequest:
     """Return a whole page as export sends it."""
-    record = PageRecord(format=FORM, parent=parent, page_index=page_index)
+    record = PageRecord(format=FORM, namespace=NAMESPACE, parent=parent, page_index=page_index)
     fields = [pb.PageField(name=b"m", value=encode_record(digest, record))]
     for layer in range(FORM.model_layers):
         value = encode_layer(digest, layer, layer_data(digest, layer))

@@ -61,7 +61,7 @@ def test_a_log_is_capped_and_newest_first(store: KvStore, valkey: Valkey) -> Non
     assert [] == admin.newest(b"cm-audit", 10)
     before_ms = time.time_ns() // 1_000_000
     for index in range(300):
-        admin.append(b"cm-audit", {b"n": b"%d" % index}, max_entries=100)
+        admin.append(b"cm-audit", [{b"n": b"%d" % index}], max_entries=100)
     entries = admin.newest(b"cm-audit", 3)
     assert [{b"n": b"299"}, {b"n": b"298"}, {b"n": b"297"}] == [fields for _, fields in entries]
     assert all(abs(unix_ms - before_ms) < 60_000 for unix_ms, _ in entries)
@@ -70,7 +70,7 @@ def test_a_log_is_capped_and_newest_first(store: KvStore, valkey: Valkey) -> Non
         client.set("text", b"no log")
     assert [] == admin.newest(b"text", 10)
     with pytest.raises(CacheFault, match="text is no stream"):
-        admin.append(b"text", {b"a": b"1"}, max_entries=9)
+        admin.append(b"text", [{b"a": b"1"}], max_entries=9)
 
 
 def test_raw_fields_of_a_page(store: KvStore, valkey: Valkey) -> None:

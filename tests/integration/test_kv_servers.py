@@ -84,6 +84,22 @@ def test_all_servers_are_counted_scanned_and_cleaned(store: KvStore) -> None:
     check_pages(store, DIGESTS[30:])
 
 
+def test_every_server_bears_a_mark_until_it_loses_all(
+    servers: tuple[Valkey, ...], store: KvStore
+) -> None:
+    """The first mark stays; one server that was emptied is seen among full ones."""
+    assert (None,) * 3 == store.server().marks
+    store.mark(b"first")
+    store.mark(b"second")
+    assert (b"first",) * 3 == store.server().marks
+    assert all(len(keys_of(server)) == 1 for server in servers)
+    with servers[1].client() as client:
+        client.flushall()
+    assert [b"first", b"first", None] == sorted(store.server().marks, key=lambda mark: mark is None)
+    store.mark(b"third")
+    assert {b"first", b"third"} == set(store.server().marks)
+
+
 def test_other_values_go_to_the_server_of_their_key(
     servers: tuple[Valkey, ...], store: KvStore
 ) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from chunkmesh.errors import CacheFault, ConfigError
 from chunkmesh.kv_store import KvStore
-from chunkmesh.page_record import PageFormat
+from chunkmesh.page_record import PageFormat, PageRecord, encode_page
 from chunkmesh.stored_page import page_key
 from tests.page_samples import FORM, chain, encoded, layer_data
 from tests.valkey import Valkey, running_valkey
@@ -139,7 +139,6 @@ def test_a_key_of_another_type_is_a_missing_page(server: Valkey, store: KvStore)
         {"dtype": "bfloat16"},
         {"page_tokens": 32},
         {"model_layers": 8},
-        {"namespace": chain(1)[0]},
     ],
 )
 def test_pages_of_another_format_are_refused(store: KvStore, change: dict[str, object]) -> None:
@@ -147,6 +146,17 @@ def test_pages_of_another_format_are_refused(store: KvStore, change: dict[str, o
     store.write_pages(encoded(DIGESTS, range(4)))
     form = dataclasses.replace(FORM, **change)  # type: ignore[arg-type]
     assert store.read_pages(DIGESTS, form, 0, staging(3, 4)) == ("damaged",) * 3
+
+
+def test_pages_of_any_salt_are_read_by_their_digests(store: KvStore) -> None:
+    """O17: a digest is of one salt only, so that a reader need not know which."""
+    (digest,) = chain(1, name="of a salt")
+    record = PageRecord(format=FORM, namespace=bytes(32), parent=bytes(32), page_index=0)
+    layers = ((layer, layer_data(digest, layer)) for layer in range(4))
+    store.write_pages([encode_page(digest, record, layers)])
+    assert store.read_pages((digest,), FORM, 0, staging(1, 4)) == ("ok",)
+    ((found,),) = store.scan()
+    assert found.record == record
 
 
 def test_scan_finds_pages_with_their_layers(server: Valkey, store: KvStore) -> None:

@@ -15,13 +15,13 @@ from chunkmesh.kv_store import KvStore
 from chunkmesh.stored_page import page_key
 from stage_worker.orders import StorePage
 from stage_worker.page_io import LoadResult, PageIO, StoreResult
-from tests.page_samples import FORM, chain, layer_data, parents
+from tests.page_samples import FORM, NAMESPACE, chain, layer_data, parents
 from tests.scripted_stage import Script, ScriptedStage
 from tests.valkey import Valkey, running_valkey
 
 DIGESTS = chain(3)
 PAGES = tuple(
-    StorePage(digest=digest, parent=parent, page_index=index, page_id=index)
+    StorePage(namespace=NAMESPACE, digest=digest, parent=parent, page_index=index, page_id=index)
     for index, (digest, parent) in enumerate(zip(DIGESTS, parents(DIGESTS), strict=True))
 )
 

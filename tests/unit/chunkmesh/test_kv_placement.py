@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from chunkmesh.errors import CacheFault
-from chunkmesh.kv_placement import NUM_SLOTS, Rendezvous, Slots
+from chunkmesh.kv_placement import NUM_SLOTS, Placement, Rendezvous, Slots, key_on_each
 from chunkmesh.stored_page import page_key
 from tests.page_samples import chain
 
@@ -42,3 +42,18 @@ def test_a_slot_that_nobody_has_is_a_fault_of_the_cache() -> None:
     for ranges in ([(12740, NUM_SLOTS - 1, 0)], [(0, 12738, 0)], []):
         with pytest.raises(CacheFault, match="slot 12739"):
             Slots(ranges).server(b"123456789")
+
+
+@pytest.mark.parametrize(
+    ("placement", "num_servers"),
+    [
+        (Rendezvous(1), 1),
+        (Rendezvous(7), 7),
+        (Slots([(0, 40, 1), (41, NUM_SLOTS - 1, 0)]), 2),
+    ],
+)
+def test_every_server_gets_a_key_of_its_own(placement: Placement, num_servers: int) -> None:
+    """Also one that holds hardly anything; everybody finds the same keys."""
+    keys = key_on_each(placement, num_servers, b"cm-mark:")
+    assert list(range(num_servers)) == [placement.server(key) for key in keys]
+    assert keys == key_on_each(placement, num_servers, b"cm-mark:")

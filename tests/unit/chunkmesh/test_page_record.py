@@ -20,7 +20,7 @@ from chunkmesh.stored_page import describe_page, key_digest, page_key
 from tests.page_samples import FORM, NAMESPACE, chain, encoded, layer_data
 
 PAGE, OTHER = chain(2)
-RECORD = PageRecord(format=FORM, parent=NAMESPACE, page_index=7)
+RECORD = PageRecord(format=FORM, namespace=NAMESPACE, parent=NAMESPACE, page_index=7)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])

@@ -110,10 +110,10 @@ def test_a_victim_that_another_replica_leased_outlives_the_wait() -> None:
     """The request that loads it must find it in Redis until its lease ends."""
     cache, digests = filled(2)
     cache.evict(Everything(), now_s=0, dry_run=False)
-    cache.hold("b-1", digests[:1], ttl_s=10, now_s=1)
+    cache.elsewhere.hold("b-1", digests[:1], ttl_s=10, now_s=1)
     assert cache.doomed(9, now_s=5) == digests[1:]
     cache.unlinked(digests[1:])
-    cache.hold("b-1", digests[:1], ttl_s=10, now_s=9)
+    cache.elsewhere.hold("b-1", digests[:1], ttl_s=10, now_s=9)
     cache.tick(now_s=15)
     assert cache.doomed(9, now_s=15) == ()
     cache.tick(now_s=19)
@@ -123,7 +123,7 @@ def test_a_victim_that_another_replica_leased_outlives_the_wait() -> None:
 def test_a_lease_of_another_replica_holds_like_our_own() -> None:
     """One replica evicts for all."""
     cache, digests = filled(2, budget_bytes=2 * PAGE_BYTES)
-    cache.hold("b-1", digests, ttl_s=10, now_s=0)
+    cache.elsewhere.hold("b-1", digests, ttl_s=10, now_s=0)
     assert store(cache, chain(1, name="new")) == 0
     cache.release("b-1", now_s=0)
     assert store(cache, chain(1, name="newer")) == 1
@@ -132,12 +132,12 @@ def test_a_lease_of_another_replica_holds_like_our_own() -> None:
 def test_a_replica_that_does_not_evict_goes_over_its_budget() -> None:
     """Two replicas that both make room would throw away twice as much."""
     cache, digests = filled(2, budget_bytes=2 * PAGE_BYTES)
-    cache.keep_limits(here=False)
+    cache.keep_limits(until_s=0)
     store(cache, chain(2, name="other"))
     assert cache.num_bytes == 4 * PAGE_BYTES
-    assert cache.drop(digests[1:], now_s=0) == 1
+    assert cache.elsewhere.drop(digests[1:], now_s=0) == 1
     assert cache.doomed(9, now_s=WAIT_S) == ()
-    cache.keep_limits(here=True)
+    cache.keep_limits(until_s=1)
     cache.tick(now_s=0)
     assert cache.num_bytes == 2 * PAGE_BYTES
 
@@ -145,11 +145,11 @@ def test_a_replica_that_does_not_evict_goes_over_its_budget() -> None:
 def test_a_page_that_another_replica_unlinks_is_not_believed_for_a_while() -> None:
     """Its unlink may come after the write; but a replica that died must not forbid it for good."""
     cache, digests = filled(1)
-    cache.drop(digests, now_s=0)
+    cache.elsewhere.drop(digests, now_s=0)
     assert store(cache, digests) == 0
     cache.tick(ELSEWHERE_S)
     assert store(cache, digests) == 1
-    cache.drop(digests, now_s=0)
+    cache.elsewhere.drop(digests, now_s=0)
     cache.unlinked(digests)
     assert store(cache, digests) == 1
 
@@ -222,7 +222,7 @@ def test_what_a_broken_commit_recorded_before_it_broke_keeps_the_budget() -> Non
 def test_a_rebuild_skips_what_it_cannot_use() -> None:
     """Pages of another version or with a contradiction are left alone."""
     cache, digests = filled(1)
-    record = PageRecord(format=FORM, parent=digests[0], page_index=1)
+    record = PageRecord(format=FORM, namespace=NAMESPACE, parent=digests[0], page_index=1)
     contradiction = StoredPage(digest=digests[0], record=record, coverage=FULL)
     unreadable = StoredPage(digest=chain(2)[1], record=None, coverage=None)
     good = StoredPage(digest=chain(2)[1], record=record, coverage=FULL)
@@ -230,12 +230,36 @@ def test_a_rebuild_skips_what_it_cannot_use() -> None:
     assert cache.peek(chain(2)) == 2
 
 
+def test_a_rebuild_takes_pages_in_any_order_with_their_namespace() -> None:
+    """Records tell all; what hangs on a page that is missing counts and may be evicted."""
+    cache, digests = PrefixCache(name="a", budget_bytes=0), chain(4)
+    found = [
+        StoredPage(
+            digest=digest,
+            record=PageRecord(
+                format=FORM, namespace=OTHER_NAMESPACE, parent=parent, page_index=index
+            ),
+            coverage=FULL,
+        )
+        for index, (digest, parent) in enumerate(
+            zip(digests, (OTHER_NAMESPACE, *digests[:-1]), strict=True)
+        )
+    ]
+    assert cache.adopt([found[3], found[0], found[1]], now_s=0) == 0
+    (state,) = cache.namespaces()
+    assert (state.namespace, state.num_pages) == (OTHER_NAMESPACE, 3)
+    assert cache.peek(digests) == 2
+    cache.adopt([found[2]], now_s=0)
+    assert cache.peek(digests) == 4
+    cache.check_integrity()
+
+
 def test_a_rebuild_leaves_the_order_of_eviction() -> None:
     """An hourly scan must not make the oldest page the newest."""
     cache, old = filled(1, budget_bytes=2 * PAGE_BYTES)
     new = chain(1, name="new")
     store(cache, new)
-    record = PageRecord(format=FORM, parent=NAMESPACE, page_index=0)
+    record = PageRecord(format=FORM, namespace=NAMESPACE, parent=NAMESPACE, page_index=0)
     cache.adopt([StoredPage(digest=old[0], record=record, coverage=FULL)], now_s=9)
     store(cache, chain(1, name="newer"))
     assert (cache.peek(old), cache.peek(new)) == (0, 1)

@@ -297,13 +297,17 @@ class CacheMachine(RuleBasedStateMachine):
 
 def _stored(path: Path, coverage: Coverage) -> StoredPage:
     form = PageFormat(
-        namespace=digest(path[:1]),
         model_layers=LAYERS,
         dtype="float32",
         page_tokens=16,
         layer_bytes=coverage.layer_bytes,
     )
-    record = PageRecord(format=form, parent=digest(path[:-1]), page_index=len(path) - 2)
+    record = PageRecord(
+        format=form,
+        namespace=digest(path[:1]),
+        parent=digest(path[:-1]),
+        page_index=len(path) - 2,
+    )
     return StoredPage(digest=digest(path), record=record, coverage=coverage)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hicache.cache import PrefixCache
-from hicache.changes import Change, ChangeKind
+from hicache.changes import Change, ChangeKind, Stored
 from hicache.selection import Everything, Prompt
 from tests.cache_samples import FULL, OTHER_NAMESPACE, PAGE_BYTES, store
 from tests.page_samples import NAMESPACE, chain
@@ -25,6 +25,19 @@ def cache(heard: list[Change]) -> PrefixCache:
     return PrefixCache(name="a", budget_bytes=3 * PAGE_BYTES, on_change=heard.append)
 
 
+def committed(digests: tuple[bytes, ...], namespace: bytes, *, num_bytes: int) -> Change:
+    """Return what is told of a prompt's commit: enough to do it again elsewhere."""
+    chained = zip(digests, (namespace, *digests[:-1]), strict=True)
+    stored = Stored(pages=tuple((digest, parent, 0) for digest, parent in chained), coverage=FULL)
+    return Change(
+        kind=ChangeKind.COMMITTED,
+        namespace=namespace,
+        digests=digests,
+        num_bytes=num_bytes,
+        stored=stored,
+    )
+
+
 def test_a_store_and_what_it_pushed_out_are_told_in_order(
     cache: PrefixCache, heard: list[Change]
 ) -> None:
@@ -33,8 +46,8 @@ def test_a_store_and_what_it_pushed_out_are_told_in_order(
     other = chain(2, name="other")
     store(cache, other, namespace=OTHER_NAMESPACE)
     assert heard == [
-        Change(kind=ChangeKind.COMMITTED, namespace=NAMESPACE, digests=DIGESTS, num_bytes=120),
-        Change(kind=ChangeKind.COMMITTED, namespace=OTHER_NAMESPACE, digests=other, num_bytes=80),
+        committed(DIGESTS, NAMESPACE, num_bytes=120),
+        committed(other, OTHER_NAMESPACE, num_bytes=80),
         Change(kind=ChangeKind.EVICTED, namespace=NAMESPACE, digests=DIGESTS[1:], num_bytes=80),
     ]
 

@@ -71,7 +71,7 @@ def test_an_unpinned_page_may_go_at_once() -> None:
     """The budget was exceeded only because of the pin."""
     cache = filled()
     pin(cache, 3)
-    cache.hold("b-1", DIGESTS, ttl_s=1, now_s=0)
+    cache.elsewhere.hold("b-1", DIGESTS, ttl_s=1, now_s=0)
     assert cache.unpin(Below(prefix=DIGESTS[1]), now_s=0, dry_run=False).num_pages == 2
     assert cache.pins() == [(DIGESTS[0], None)]
     cache.tick(now_s=1)

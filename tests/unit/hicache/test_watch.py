@@ -5,20 +5,20 @@ from __future__ import annotations
 import asyncio
 
 from chunkmesh.v1 import hicache_pb2 as pb
-from hicache.changes import Change, ChangeKind
+from hicache.changes import Change, ChangeKind, Summary
 from hicache.watch import MAX_WAITING, ChangeFeed
 
 NAMESPACE = bytes(32)
 
 
-def evicted(index: int) -> Change:
+def evicted(index: int) -> Summary:
     """Return a change that can be told from others."""
     return Change(
         kind=ChangeKind.EVICTED,
         namespace=NAMESPACE,
         digests=(index.to_bytes(32, "little"),),
         num_bytes=index,
-    )
+    ).summary
 
 
 async def test_changes_come_in_order_to_everybody() -> None:

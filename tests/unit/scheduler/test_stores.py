@@ -42,11 +42,13 @@ def test_keys_are_the_chain_of_the_prompt() -> None:
 
 
 def test_commits_are_told_by_namespace() -> None:
-    """Pages of two tenants in one microbatch must not meet in one tree."""
+    """Pages of two tenants in one microbatch must not meet in one tree, nor in Redis."""
     pages = PageAllocator(8)
     stores = _stores(pages)
     one, two = _request("a", pages), _request("b", pages, _OTHER)
-    stores.start((_chunk(one, 40), _chunk(two, 17)))
+    order = stores.start((_chunk(one, 40), _chunk(two, 17)))
+    assert order is not None
+    assert [NAMESPACE, NAMESPACE, _OTHER] == [page.namespace for page in order.pages]
     commits = stores.stored(0, 0, (2, 0, 1))
     told = [(c.stage, c.namespace, [page.page_id for page in c.pages]) for c in commits]
     assert told == [(0, NAMESPACE, [0, 1]), (0, _OTHER, [3])]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import queue
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -12,11 +13,11 @@ import pytest
 from prometheus_client import REGISTRY
 
 from chunkmesh.errors import CacheFault
-from chunkmesh.page_record import Bytes
+from chunkmesh.page_record import Bytes, PageRecord, decode_record
 from chunkmesh.stored_page import PageRead
 from stage_worker.orders import StorePage
 from stage_worker.page_io import LoadResult, PageIO, PageIOLimits, StoreResult
-from tests.page_samples import FORM, layer_data, parents
+from tests.page_samples import FORM, NAMESPACE, layer_data, parents
 from tests.played_store import DIGESTS, LAYERS, PAGE_BYTES, PlayedStage, PlayedStore
 
 Results = queue.Queue[LoadResult | StoreResult]
@@ -65,7 +66,13 @@ def _raise(error: BaseException) -> None:
 def pages(*page_ids: int) -> list[StorePage]:
     """Return orders to store pages of the pool."""
     return [
-        StorePage(digest=DIGESTS[i], parent=parents(DIGESTS)[i], page_index=i, page_id=i)
+        StorePage(
+            namespace=NAMESPACE,
+            digest=DIGESTS[i],
+            parent=parents(DIGESTS)[i],
+            page_index=i,
+            page_id=i,
+        )
         for i in page_ids
     ]
 
@@ -81,6 +88,23 @@ def test_what_was_stored_is_loaded(page_io: PageIO, results: Results) -> None:
     for page, digest in enumerate(DIGESTS[:2]):
         for index, layer in enumerate(LAYERS):
             assert taken[page, index].tobytes() == layer_data(digest, layer).tobytes()
+
+
+def test_records_tell_of_each_page_what_it_is(
+    page_io: PageIO, store: PlayedStore, results: Results
+) -> None:
+    """After a restart hicache-server knows tenants' pages apart from records alone."""
+    plain, salted = pages(0, 1)
+    salted = dataclasses.replace(salted, namespace=bytes(32))
+    page_io.store(1, [plain, salted])
+    results.get(timeout=5)
+    records = [
+        decode_record(page.digest, store.pages[page.digest].record) for page in (plain, salted)
+    ]
+    assert records == [
+        PageRecord(format=FORM, namespace=NAMESPACE, parent=NAMESPACE, page_index=0),
+        PageRecord(format=FORM, namespace=bytes(32), parent=DIGESTS[0], page_index=1),
+    ]
 
 
 def test_a_load_ends_at_the_hole_and_names_it(page_io: PageIO, results: Results) -> None:
