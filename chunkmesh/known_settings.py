@@ -46,6 +46,7 @@ SERVICE_NAMES: Mapping[str, frozenset[str]] = {
     "stage_worker": frozenset(
         {
             "data_port",
+            "device",
             "dtype",
             "http_port",
             "layers",

@@ -86,6 +86,19 @@ class _Load:
     staged: StagedLoad
     begun_s: float
 
+    def result(self, bad_digests: tuple[bytes, ...], why_not_all: str) -> LoadResult:
+        """Return what is told of a finished load, and count what it lacks."""
+        num_pages = self.staged.num_pages or 0
+        if num_pages < len(self.digests):
+            _NOT_LOADED.labels(reason=why_not_all).inc(len(self.digests) - num_pages)
+        return LoadResult(
+            load_id=self.staged.load_id,
+            num_pages=num_pages,
+            bad_digests=bad_digests,
+            num_bytes=self.staged.pages[:num_pages].nbytes,
+            took_us=round(1e6 * (time.monotonic() - self.begun_s)),
+        )
+
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Store:
@@ -277,18 +290,7 @@ class PageIO:
         if not self._staging.finish(job.staged):
             return
         self._running.pop(job.staged.load_id, None)
-        num_pages = job.staged.num_pages or 0
-        if num_pages < len(job.digests):
-            _NOT_LOADED.labels(reason=reason).inc(len(job.digests) - num_pages)
-        self._report(
-            LoadResult(
-                load_id=job.staged.load_id,
-                num_pages=num_pages,
-                bad_digests=bad_digests,
-                num_bytes=job.staged.pages[:num_pages].nbytes,
-                took_us=round(1e6 * (time.monotonic() - job.begun_s)),
-            )
-        )
+        self._report(job.result(bad_digests, reason))
 
     def _read(
         self, job: _Load, digests: Sequence[bytes], into: Bytes, store: PageStore | None

@@ -81,15 +81,14 @@ def up(
     """Start Redis, hicache-server, the scheduler and the stage workers; Ctrl-C ends them all."""
     with reported():
         _check_together(stages, layers, cache=not no_cache, hicache_port=hicache_port)
+        if layers is not None and partition is Partition.AUTO:
+            raise ConfigError("--layers and --partition auto exclude each other")
         words = check_scheduler_words(scheduler_flags or [])
-        if max_total_tokens is not None:
-            _check_capacity(max_total_tokens, page_size, words)
+        _check_capacity(max_total_tokens, page_size, words)
         num_stages = stages or _DEFAULT_STAGES
-        named = None if layers is None else parse_ranges(layers)
         folder = model_folder(model_path)
+        named = None if layers is None else parse_ranges(layers)
         if partition is Partition.AUTO:
-            if named is not None:
-                raise ConfigError("--layers and --partition auto exclude each other")
             named = auto_ranges(folder, num_stages=num_stages, scheduler_flags=words)
         stage_devices = gpus.stage_devices(device.value, devices)
         has_gpus = any(name.startswith("cuda") for name in stage_devices)
@@ -129,7 +128,9 @@ def _check_together(
         raise ConfigError("--hicache-port and --no-cache exclude each other")
 
 
-def _check_capacity(max_total_tokens: int, page_size: int | None, words: Sequence[str]) -> None:
+def _check_capacity(
+    max_total_tokens: int | None, page_size: int | None, words: Sequence[str]
+) -> None:
     """Refuse a KV pool that holds no page, as the scheduler would once the weights are loaded.
 
     Where the environment or a file may name the size of pages, it is left to the scheduler.
@@ -138,7 +139,9 @@ def _check_capacity(max_total_tokens: int, page_size: int | None, words: Sequenc
     if any(word.partition("=")[0] == "--config" for word in words):
         elsewhere.add("--config")
     page_tokens = page_size or (None if elsewhere else DEFAULT_PAGE_TOKENS)
-    if page_tokens is not None and max_total_tokens < page_tokens:
+    if page_tokens is None or max_total_tokens is None:
+        return
+    if max_total_tokens < page_tokens:
         raise ConfigError(
             f"--max-total-tokens {max_total_tokens}: at least one page of {page_tokens} tokens"
         )

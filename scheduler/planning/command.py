@@ -66,14 +66,9 @@ def plan(
     with reported():
         ranges = SweepRanges() if sweep is None else parse_sweep(sweep)
         _check_stages(stages, layers, partition, ranges)
-        if tokens is not None and ranges.prompt_tokens is not None:
-            raise ConfigError("--tokens and --sweep tokens exclude each other")
-        if lanes and json_output:
-            raise ConfigError("--lanes and --json exclude each other")
-        if picture is not None:
-            check_picture(picture)
+        _check_output(picture, lanes=lanes, json_output=json_output)
         named = None if layers is None else parse_ranges(layers)
-        prompt_tokens = ranges.prompt_tokens or parse_tokens(tokens or _DEFAULT_TOKENS)
+        prompt_tokens = _prompt_tokens(tokens, ranges)
         _check_context(context_length, prompt_tokens)
         subject = find_subject(model, latency_model)
         options = PlanOptions(
@@ -120,6 +115,23 @@ def _check_stages(
         raise ConfigError(f"{' and '.join(twice)} exclude each other")
     if layers is not None and partition is Partition.AUTO:
         raise ConfigError("--layers and --partition auto exclude each other")
+
+
+def _check_output(picture: Path | None, *, lanes: bool, json_output: bool) -> None:
+    """Refuse an output that cannot be."""
+    if lanes and json_output:
+        raise ConfigError("--lanes and --json exclude each other")
+    if picture is not None:
+        check_picture(picture)
+
+
+def _prompt_tokens(tokens: str | None, ranges: SweepRanges) -> Sequence[int]:
+    """Return the lengths of prompts, by one flag or the other."""
+    if ranges.prompt_tokens is None:
+        return parse_tokens(tokens or _DEFAULT_TOKENS)
+    if tokens is not None:
+        raise ConfigError("--tokens and --sweep tokens exclude each other")
+    return ranges.prompt_tokens
 
 
 def _check_context(context_length: int | None, prompt_tokens: Sequence[int]) -> None:

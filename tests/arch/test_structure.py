@@ -25,7 +25,8 @@ BROAD = ("Exception", "BaseException")
 MAY_CATCH_BROADLY = {
     "chunkmesh/rpc_errors.py",  # every RPC ends with a status
     "chunkmesh/service.py",  # the last place of a process that can log
-    "stage_worker/compute.py",  # the compute thread hands its error to the loop
+    "stage_worker/completions.py",  # the thread that waits for a device hands its error on
+    "stage_worker/compute.py",  # and so does the compute thread
     "stage_worker/page_io.py",  # and so do the I/O threads
 }
 

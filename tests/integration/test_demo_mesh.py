@@ -26,6 +26,7 @@ from chunkmesh.cli.local_mesh import LocalMesh
 from chunkmesh.cli.mesh_options import MeshOptions
 from chunkmesh.demo_model import ensure_demo_model
 from chunkmesh.v1 import generation_pb2 as pb
+from chunkmesh.v1 import generation_pb2_grpc
 from tests.prompts import PROMPTS, long_prompt
 from tests.reference import Reference
 
@@ -180,7 +181,7 @@ def test_chat_uses_the_models_template(two_stages: LocalMesh) -> None:
 def test_hicache_admin_sees_and_clears_what_requests_stored(
     two_stages: LocalMesh, prompts: list[list[int]], tmp_path: Path
 ) -> None:
-    """stats, lookup and clear work on a live mesh."""
+    """stats, lookup and clear work on a live mesh; what its devices hold is the mesh's own."""
     ask_until_cached(two_stages, prompts[-1])
     file = tmp_path / "ids.json"
     file.write_text(json.dumps(prompts[-1]))
@@ -202,6 +203,9 @@ def test_hicache_admin_sees_and_clears_what_requests_stored(
         json.loads(cleared.stdout)["num_pages"],
     )
     assert 3 == command(*lookup).returncode
+    assert len(prompts[-1]) // 64 * 64 == ask(two_stages, prompts[-1]).cached_tokens
+    with grpc.insecure_channel(two_stages.scheduler_address) as channel:
+        generation_pb2_grpc.GenerationStub(channel).FlushCache(pb.FlushCacheRequest())
     assert 0 == ask(two_stages, prompts[-1]).cached_tokens
 
 

@@ -335,6 +335,8 @@ async def test_what_is_there_in_time_is_used(
         assert counts.loads["partial"] == 1
         assert counts.timed_out_loads == (settings["load_policy"] == "timeout")
         slow_redis.may_go.set()
+        if settings["load_policy"] == "best_effort":
+            return  # nobody is before it any more, so it never waits for its load
         async with asyncio.timeout(10):
             while told(await ask(running, PROMPT)) != (expected, 96):
                 await running.at_rest()
