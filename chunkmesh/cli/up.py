@@ -8,6 +8,7 @@ import os
 import sys
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import typer
@@ -27,6 +28,7 @@ from chunkmesh.cli.scheduler_words import check_own_words, check_scheduler_words
 from chunkmesh.cli.stop_signals import StopRequested, StopSignals
 from chunkmesh.errors import ConfigError
 from chunkmesh.known_settings import variable_of
+from chunkmesh.layers import LayerRange
 
 DEFAULT_PAGE_TOKENS = 64
 """The scheduler's, which a test holds it to."""
@@ -80,18 +82,15 @@ def up(
 ) -> None:
     """Start Redis, hicache-server, the scheduler and the stage workers; Ctrl-C ends them all."""
     with reported():
-        _check_together(stages, layers, cache=not no_cache, hicache_port=hicache_port)
-        if layers is not None and partition is Partition.AUTO:
-            raise ConfigError("--layers and --partition auto exclude each other")
+        _check_layers(stages, layers, partition)
+        if no_cache and hicache_port is not None:
+            raise ConfigError("--hicache-port and --no-cache exclude each other")
         words = check_scheduler_words(scheduler_flags or [])
         _check_capacity(max_total_tokens, page_size, words)
         num_stages = stages or _DEFAULT_STAGES
         folder = model_folder(model_path)
-        named = None if layers is None else parse_ranges(layers)
-        if partition is Partition.AUTO:
-            named = auto_ranges(folder, num_stages=num_stages, scheduler_flags=words)
+        named = _named_layers(folder, num_stages, layers, partition, words)
         stage_devices = gpus.stage_devices(device.value, devices)
-        has_gpus = any(name.startswith("cuda") for name in stage_devices)
         options = MeshOptions(
             model_path=folder,
             num_stages=num_stages,
@@ -99,9 +98,9 @@ def up(
             threads=threads,
             devices=stage_devices,
             transport=transport.value,
-            page_tokens=page_size or (_GPU_PAGE_TOKENS if has_gpus else None),
+            page_tokens=page_size or _on_gpus(stage_devices, _GPU_PAGE_TOKENS),
             chunked_prefill_tokens=chunked_prefill_size
-            or (_GPU_CHUNK_TOKENS if has_gpus else None),
+            or _on_gpus(stage_devices, _GPU_CHUNK_TOKENS),
             redis_url=redis_url,
             cache=not no_cache,
             host=host,
@@ -118,14 +117,30 @@ def up(
         _run(options, json_output=json_output)
 
 
-def _check_together(
-    stages: int | None, layers: str | None, *, cache: bool, hicache_port: int | None
-) -> None:
+def _named_layers(
+    folder: Path, num_stages: int, layers: str | None, partition: Partition, words: Sequence[str]
+) -> tuple[LayerRange, ...] | None:
+    """Return the layers of each stage; None for an even split."""
+    if layers is not None:
+        return parse_ranges(layers)
+    if partition is Partition.AUTO:
+        return auto_ranges(folder, num_stages=num_stages, scheduler_flags=words)
+    return None
+
+
+def _on_gpus(devices: Sequence[str], tokens: int) -> int | None:
+    """Return a default of stages on GPUs; the services' own holds elsewhere."""
+    return tokens if any(name.startswith("cuda") for name in devices) else None
+
+
+def _check_layers(stages: int | None, layers: str | None, partition: Partition) -> None:
     """Refuse flags of which one would be without effect."""
-    if stages is not None and layers is not None:
+    if layers is None:
+        return
+    if stages is not None:
         raise ConfigError("--stages and --layers exclude each other")
-    if hicache_port is not None and not cache:
-        raise ConfigError("--hicache-port and --no-cache exclude each other")
+    if partition is Partition.AUTO:
+        raise ConfigError("--layers and --partition auto exclude each other")
 
 
 def _check_capacity(

@@ -90,12 +90,8 @@ def plan(
             strategies=tuple(name for name in Strategy if name in (strategy or Strategy)),
             element_bytes=element_bytes,
         )
-        made = survey(
-            subject,
-            options,
-            simulate=sweep is None,
-            on_cell=None if sweep is None else _SweepProgress().show,
-        )
+        shown = None if sweep is None else _SweepProgress().show
+        made = survey(subject, options, simulate=sweep is None, on_cell=shown)
         if picture is not None:
             _draw(made, picture, is_sweep=sweep is not None)
         _show(made, is_sweep=sweep is not None, lanes=lanes, json_output=json_output)
@@ -125,7 +121,7 @@ def _check_output(picture: Path | None, *, lanes: bool, json_output: bool) -> No
         check_picture(picture)
 
 
-def _prompt_tokens(tokens: str | None, ranges: SweepRanges) -> Sequence[int]:
+def _prompt_tokens(tokens: str | None, ranges: SweepRanges) -> tuple[int, ...]:
     """Return the lengths of prompts, by one flag or the other."""
     if ranges.prompt_tokens is None:
         return parse_tokens(tokens or _DEFAULT_TOKENS)
