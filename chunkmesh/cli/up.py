@@ -89,12 +89,11 @@ def up(
         _check_capacity(max_total_tokens, page_size, words)
         num_stages = stages or _DEFAULT_STAGES
         folder = model_folder(model_path)
-        named = _named_layers(folder, num_stages, layers, partition, words)
         stage_devices = gpus.stage_devices(device.value, devices)
         options = MeshOptions(
             model_path=folder,
             num_stages=num_stages,
-            layers=named,
+            layers=_named_layers(folder, num_stages, layers, partition, words),
             threads=threads,
             devices=stage_devices,
             transport=transport.value,
