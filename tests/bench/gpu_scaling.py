@@ -9,22 +9,15 @@ Run: python -m tests.bench.gpu_scaling --stages 1 2 [--fp8] [--in-row 16] [--jso
 from __future__ import annotations
 
 import argparse
-import dataclasses
-import json
 import statistics
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 from google.protobuf.json_format import MessageToDict
 
-from chunkmesh.address import HostPort
-from chunkmesh.cli.generation_client import GenerationClient
 from chunkmesh.cli.gpus import stage_devices
 from chunkmesh.cli.local_mesh import LocalMesh
 from chunkmesh.cli.mesh_options import MeshOptions
@@ -32,105 +25,13 @@ from chunkmesh.v1 import generation_pb2 as pb
 from scheduler.chunk_dynamic import DynamicChunks
 from scheduler.latency_model import TERMS, PipelineLatency, StageLatency
 from tests.bench import machine
+from tests.bench.scaling_prompts import Bench, Plan
+from tests.bench.scaling_results import Clock, Results
 from tests.bench.shape_folder import SHAPES, write_shape
 from tests.chunk_plans import sizes
 
 PAGE_TOKENS = 128
 SMOOTH_FACTOR = 0.75
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """How prompts are cut."""
-
-    name: str
-    chunk_tokens: tuple[int, ...]
-    """Empty leaves it to the scheduler."""
-
-
-class Clock:
-    """Says whether there is time to begin something."""
-
-    def __init__(self, limit_s: float) -> None:
-        self._end_s = time.monotonic() + limit_s
-
-    def allows(self, seconds: float) -> bool:
-        """Whether so much is left."""
-        return time.monotonic() + seconds < self._end_s
-
-
-class Results:
-    """Rows of the table, printed and written as they come."""
-
-    def __init__(self, path: Path | None, about: dict[str, Any]) -> None:
-        self._path = path
-        self._content: dict[str, Any] = {"about": about, "rows": []}
-        print(json.dumps(about), flush=True)
-
-    def add(self, **row: Any) -> None:
-        """Add a row; a timeline goes to the file only."""
-        self._content["rows"].append(row)
-        shown = {key: value for key, value in row.items() if key not in {"timeline", "info"}}
-        print("  ".join(f"{key}={_short(value)}" for key, value in shown.items()), flush=True)
-        if self._path is not None:
-            self._path.write_text(json.dumps(self._content))
-
-    def best_ttft_s(self, num_stages: int, kind: str) -> float | None:
-        """Return the least median of a kind of plans, None without any."""
-        medians = [
-            row["median_s"]
-            for row in self._content["rows"]
-            if row["what"] == "ttft" and row["stages"] == num_stages and row["kind"] == kind
-        ]
-        return min(medians, default=None)
-
-
-class Bench:
-    """One mesh and the requests that are sent to it."""
-
-    def __init__(self, mesh: LocalMesh, vocab_size: int, prompt_tokens: int) -> None:
-        self._address = HostPort.parse(mesh.scheduler_address)
-        self._vocab_size = vocab_size
-        self._prompt_tokens = prompt_tokens
-        self._random = np.random.default_rng()
-
-    def info(self) -> pb.GetServerInfoResponse:
-        """Return the state of the mesh."""
-        with GenerationClient(self._address) as client:
-            return client.server_info()
-
-    def prompt(self, num_tokens: int | None = None) -> bytes:
-        """Return a new random prompt, as bytes of ids."""
-        size = num_tokens or self._prompt_tokens
-        return self._random.integers(0, self._vocab_size, size, dtype=np.uint32).tobytes()
-
-    def complete(
-        self, prompt: bytes, plan: Plan, *, new_tokens: int = 1, timeline: bool = False
-    ) -> pb.GenerateComplete:
-        """Run one greedy request."""
-        request = pb.GenerateRequest(
-            input_ids_le=prompt,
-            sampling_params=pb.SamplingParams(
-                temperature=0, max_new_tokens=new_tokens, ignore_eos=True
-            ),
-            chunk_tokens=plan.chunk_tokens,
-            return_timeline=timeline,
-        )
-        with GenerationClient(self._address) as client:
-            *_, last = client.generate(request)
-        assert last.complete.cached_tokens == 0, "a bench prompt was cached"
-        return last.complete
-
-    def in_row_s(self, plan: Plan, count: int) -> float:
-        """Return the time that prompts take which are all there at once."""
-        prompts = [self.prompt() for _ in range(count)]
-        threads = [threading.Thread(target=self.complete, args=(each, plan)) for each in prompts]
-        begun_s = time.monotonic()
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        return time.monotonic() - begun_s
 
 
 def main() -> None:
@@ -328,14 +229,6 @@ def _arguments() -> argparse.Namespace:
 
 def _over(one_s: float | None, each_s: float) -> float | None:
     return None if one_s is None else one_s / each_s
-
-
-def _short(value: object) -> str:
-    if isinstance(value, float):
-        return f"{value:.3f}"
-    if isinstance(value, list):
-        return "[" + ", ".join(map(_short, value)) + "]"
-    return str(value)
 
 
 if __name__ == "__main__":
