@@ -16,9 +16,9 @@ from chunkmesh.cli.output import output_console
 from chunkmesh.errors import ConfigError, Unavailable
 from chunkmesh.layers import LayerRange
 from chunkmesh.v1 import generation_pb2 as pb
-from scheduler.latency_model import PipelineLatency, StageLatency
+from scheduler.latency_model import PipelineLatency
+from scheduler.latency_terms import told_latency
 from scheduler.planning.token_text import parse_counts
-from scheduler.size_ratios import SizeRatios
 from scheduler.tuning.advice import PartitionAdvice, advise
 from scheduler.tuning.candidates import Candidate, TuneLimits, as_it_runs
 from scheduler.tuning.measure import NotMeasured, PromptRuns
@@ -110,19 +110,9 @@ def _check(
 def latency_of(info: pb.GetServerInfoResponse) -> PipelineLatency | None:
     """Return the latency of the stages; None unless all are known and accepted."""
     stages = [
-        _stage_latency(fit.terms) for fit in info.fits if fit.HasField("terms") and not fit.refused
+        told_latency(fit.terms) for fit in info.fits if fit.HasField("terms") and not fit.refused
     ]
     return PipelineLatency(tuple(stages)) if stages and len(stages) == len(info.fits) else None
-
-
-def _stage_latency(terms: pb.LatencyTerms) -> StageLatency:
-    """Read what is planned with on a stage."""
-    values = {field.name: value for field, value in terms.ListFields()}
-    ratios = values.pop("size_ratios", None)
-    return StageLatency(
-        **values,
-        size_ratios=ratios and SizeRatios(tokens=tuple(ratios.tokens), ratios=tuple(ratios.ratios)),
-    )
 
 
 def _latency_reason(info: pb.GetServerInfoResponse) -> str:

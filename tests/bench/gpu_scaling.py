@@ -23,7 +23,8 @@ from chunkmesh.cli.local_mesh import LocalMesh
 from chunkmesh.cli.mesh_options import MeshOptions
 from chunkmesh.v1 import generation_pb2 as pb
 from scheduler.chunk_dynamic import DynamicChunks
-from scheduler.latency_model import TERMS, PipelineLatency, StageLatency
+from scheduler.latency_model import PipelineLatency
+from scheduler.latency_terms import told_latency
 from tests.bench import machine
 from tests.bench.scaling_prompts import Bench, Plan
 from tests.bench.scaling_results import Clock, Results
@@ -159,7 +160,7 @@ def _plans(bench: Bench, arguments: argparse.Namespace) -> Iterator[Plan]:
             yield Plan(name=f"fixed {size}", chunk_tokens=(size,))
     fits = bench.info().fits
     if "dynamic" in arguments.plans and fits and all(fit.HasField("terms") for fit in fits):
-        latency = PipelineLatency(tuple(_latency(fit.terms) for fit in fits))
+        latency = PipelineLatency(tuple(told_latency(fit.terms) for fit in fits))
         for size in arguments.dynamic:
             rule = DynamicChunks.of_pipeline(
                 latency,
@@ -170,11 +171,6 @@ def _plans(bench: Bench, arguments: argparse.Namespace) -> Iterator[Plan]:
             )
             cuts = sizes(0, rule.cut(0, arguments.prompt))
             yield Plan(name=f"dynamic {size}", chunk_tokens=tuple(cuts))
-
-
-def _latency(terms: pb.LatencyTerms) -> StageLatency:
-    names = ("floor_ms", *TERMS, "edge_ms")
-    return StageLatency(**{name: getattr(terms, name) for name in names})
 
 
 def _options(path: Path, num_stages: int, arguments: argparse.Namespace) -> MeshOptions:

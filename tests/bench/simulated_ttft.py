@@ -26,7 +26,8 @@ from chunkmesh.v1 import generation_pb2 as pb
 from scheduler.engine import Engine
 from scheduler.engine_config import EngineConfig
 from scheduler.events import RouteFormed
-from scheduler.latency_model import PipelineLatency, StageLatency
+from scheduler.latency_model import PipelineLatency
+from scheduler.latency_terms import told_latency
 from scheduler.settings import SchedulerSettings
 from scheduler.simulator import Simulator
 from tests.bench import machine
@@ -53,8 +54,6 @@ class Known:
     def of(cls, info: pb.GetServerInfoResponse) -> Known:
         """Read what GetServerInfo tells; what it does not is what settings have by default."""
         assert not info.chunk_strategy_reason, info.chunk_strategy_reason
-        names = [field.name for field in dataclasses.fields(StageLatency)]
-        stages = [{name: getattr(fit.terms, name) for name in names} for fit in info.fits]
         trips_s = [each.outbound.rtt_us / 1e6 for each in info.workers if each.HasField("outbound")]
         defaults = {name: field.default for name, field in SchedulerSettings.model_fields.items()}
         config = EngineConfig(
@@ -62,12 +61,12 @@ class Known:
             chunked_prefill_tokens=info.chunked_prefill_tokens,
             max_running_requests=defaults["max_running_requests"],
             max_queued_requests=defaults["max_queued_requests"],
-            load_timeout_s=defaults["load_timeout"],
+            load_timeout_s=1.0,
             max_outstanding_stores=0,
             max_chunk_ms=defaults["max_chunk_ms"],
         )
         return cls(
-            latency=PipelineLatency(tuple(StageLatency(**terms) for terms in stages)),
+            latency=PipelineLatency(tuple(told_latency(fit.terms) for fit in info.fits)),
             link_latency_s=statistics.mean(trips_s) / 2 if trips_s else 0.0,
             num_pages=info.num_pages,
             config=config,
