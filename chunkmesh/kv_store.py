@@ -8,17 +8,19 @@ pages of a prompt are spread over them, so that without one hardly any prefix is
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
 from chunkmesh.errors import CacheFault, ConfigError
 from chunkmesh.kv_connection import Command, KvConnection
-from chunkmesh.kv_pages import Reading, Writing
+from chunkmesh.kv_pages import KvPages, Reading, Writing
 from chunkmesh.kv_servers import ServerInfo, Servers, describe_servers, find_servers
 from chunkmesh.page_record import EncodedPage, PageFormat
 from chunkmesh.stored_page import PageRead, StoredPage, page_key
+
+_DONE = object()
 
 
 class KvStore:
@@ -73,10 +75,8 @@ class KvStore:
             CacheFault: a server does not answer; any of the pages may be there.
         """
         writing = Writing(pages=pages, page_ttl_s=self._page_ttl_s, stored=[False] * len(pages))
-        with self._found() as servers:
-            parts = servers.split([page_key(page.digest) for page in pages])
-            with servers.exchange(parts):
-                _run([servers.pages[at].write(writing, part) for at, part in parts.items()])
+        keys = [page_key(page.digest) for page in pages]
+        self._run(keys, lambda server, part: server.write(writing, part))
         return tuple(writing.stored)
 
     def read_pages(
@@ -101,10 +101,8 @@ class KvStore:
             into=into,
             reads=["missing"] * len(digests),
         )
-        with self._found() as servers:
-            parts = servers.split([page_key(digest) for digest in digests])
-            with servers.exchange(parts):
-                _run([servers.pages[at].read(reading, part) for at, part in parts.items()])
+        keys = [page_key(digest) for digest in digests]
+        self._run(keys, lambda server, part: server.read(reading, part))
         return tuple(reading.reads)
 
     def unlink(self, digests: Sequence[bytes]) -> int:
@@ -115,15 +113,9 @@ class KvStore:
         """
         keys = [page_key(digest) for digest in digests]
         deleted: list[bytes] = []
-        with self._found() as servers:
-            parts = servers.split(keys)
-            with servers.exchange(parts):
-                _run(
-                    [
-                        servers.pages[at].unlink([keys[index] for index in part], deleted)
-                        for at, part in parts.items()
-                    ]
-                )
+        self._run(
+            keys, lambda server, part: server.unlink([keys[index] for index in part], deleted)
+        )
         return len(deleted)
 
     def scan(self) -> Iterator[tuple[StoredPage, ...]]:
@@ -158,6 +150,20 @@ class KvStore:
                         replies[index] = servers.connections[at].value()
         return tuple(replies)
 
+    def _run(
+        self, keys: Sequence[bytes], work: Callable[[KvPages, list[int]], Iterator[None]]
+    ) -> None:
+        """Do work on the servers that hold the keys, each with the indices of its own.
+
+        The steps of all servers are done in turn, so that each has something to do all the time.
+        """
+        with self._found() as servers:
+            parts = servers.split(keys)
+            with servers.exchange(parts):
+                pending = [work(servers.pages[at], part) for at, part in parts.items()]
+                while pending:
+                    pending = [steps for steps in pending if next(steps, _DONE) is not _DONE]
+
     @contextlib.contextmanager
     def _found(self) -> Iterator[Servers]:
         """Yield the servers; after a fault or a lost connection they are looked for anew."""
@@ -177,13 +183,3 @@ class KvStore:
         for connection in {*self._seeds, *known}:
             connection.close()
         self._servers = None
-
-
-def _run(steps: Sequence[Iterator[None]]) -> None:
-    """Do the steps of all servers in turn, so that each has something to do all the time."""
-    pending = list(steps)
-    while pending:
-        pending = [step for step in pending if next(step, _DONE) is not _DONE]
-
-
-_DONE = object()
