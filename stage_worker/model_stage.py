@@ -30,6 +30,7 @@ from stage_worker.readout import Readout, sampled_entries
 from stage_worker.rope import Rope
 from stage_worker.stage import Backend, StageDescription, StageOutput
 from stage_worker.step import LastRowsStep, Step
+from stage_worker.token_ids import checked_token_ids
 from stage_worker.weights import (
     Layout,
     LoadFormat,
@@ -122,15 +123,7 @@ class ModelStage:
                 raise InvariantViolated("no activation for a stage behind the first")
             hidden_TD.copy_(hidden_in_TD)
             return
-        ids = microbatch.token_ids
-        if ids is None or len(ids) != microbatch.num_tokens:
-            raise InvariantViolated(
-                f"{0 if ids is None else len(ids)} token ids for {microbatch.num_tokens} tokens"
-            )
-        if int(ids.max()) >= self._config.vocab_size:
-            raise InvariantViolated(
-                f"token id {int(ids.max())} of a vocabulary of {self._config.vocab_size}"
-            )
+        ids = checked_token_ids(microbatch, self._config.vocab_size)
         index_T = torch.from_numpy(ids.astype(np.int64))
         torch.index_select(self._embedding_VD, 0, index_T, out=hidden_TD)
 

@@ -28,6 +28,7 @@ from stage_worker.paged.pool import PagedPool
 from stage_worker.paged.tables import PageArrays
 from stage_worker.readout import Readout, sampled_entries
 from stage_worker.stage import StageDescription, StageOutput
+from stage_worker.token_ids import checked_token_ids
 from stage_worker.weights import StageWeights
 
 
@@ -139,15 +140,8 @@ class PagedStage:
                 raise InvariantViolated("no activation for a stage behind the first")
             hidden_TD.copy_(hidden_in_TD)
             return
-        ids = microbatch.token_ids
-        if ids is None or placed.token_ids_T is None or len(ids) != microbatch.num_tokens:
-            raise InvariantViolated(
-                f"{0 if ids is None else len(ids)} token ids for {microbatch.num_tokens} tokens"
-            )
-        if int(ids.max()) >= self._config.vocab_size:
-            raise InvariantViolated(
-                f"token id {int(ids.max())} of a vocabulary of {self._config.vocab_size}"
-            )
+        checked_token_ids(microbatch, self._config.vocab_size)
+        assert placed.token_ids_T is not None, "ids that are there are placed"
         torch.index_select(self._embedding_VD, 0, placed.token_ids_T, out=hidden_TD)
 
     def copy_pages(self, source_ids: Sequence[int], target_ids: Sequence[int]) -> None:
