@@ -21,6 +21,7 @@ from chunkmesh.address import HostPort
 from chunkmesh.bench.client_lag import ClientLag
 from chunkmesh.bench.record import RequestRecord
 from chunkmesh.bench.request_log import RequestLog
+from chunkmesh.errors import Unavailable
 from chunkmesh.grpc_client import channel
 from chunkmesh.v1 import generation_pb2 as pb
 from chunkmesh.v1 import generation_pb2_grpc
@@ -28,6 +29,7 @@ from chunkmesh.v1 import generation_pb2_grpc
 _REQUESTS_PER_CHANNEL = 32
 _MAX_CHANNELS = 16
 _TICK_S = 0.01
+_CONNECT_TIMEOUT_S = 10.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,15 +86,18 @@ class Load:
         """Send everything and wait for the ends; a cancellation ends the run, and is taken for it.
 
         Requests that run when the run is cut short are cancelled, on every stage.
+
+        Raises:
+            Unavailable: the server takes no connection.
         """
         end: Literal["complete", "duration", "interrupted"] = "complete"
         async with contextlib.AsyncExitStack() as stack:
-            stubs = [
-                generation_pb2_grpc.GenerationStub(
-                    await stack.enter_async_context(channel(self._server))
-                )
+            channels = [
+                await stack.enter_async_context(channel(self._server))
                 for _ in range(self._plan.num_channels)
             ]
+            await self._connect(channels)
+            stubs = [generation_pb2_grpc.GenerationStub(each) for each in channels]
             self._begin_s = time.perf_counter()
             try:
                 async with asyncio.timeout(self._plan.duration_s):
@@ -109,6 +114,17 @@ class Load:
             duration_s=duration_s,
             lag=ClientLag.of(self._loop_lags_s, self._lateness_s),
         )
+
+    async def _connect(self, channels: Sequence[grpc.aio.Channel]) -> None:
+        """Connect now, so that no request waits for it."""
+        try:
+            async with asyncio.timeout(_CONNECT_TIMEOUT_S):
+                for each in channels:
+                    await each.channel_ready()
+        except TimeoutError as error:
+            raise Unavailable(
+                f"{self._server} takes no connection within {_CONNECT_TIMEOUT_S:g} s"
+            ) from error
 
     async def _send_all(self, stubs: Sequence[generation_pb2_grpc.GenerationAsyncStub]) -> None:
         """Begin each request when it is due."""

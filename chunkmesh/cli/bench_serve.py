@@ -8,6 +8,7 @@ import secrets
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 
 from chunkmesh.address import HostPort
 from chunkmesh.bench.figures import failure_counts, figures
@@ -18,14 +19,10 @@ from chunkmesh.cli.bench_flags import DatasetOptions, LoadOptions
 from chunkmesh.cli.bench_workload import Workload, make_workload, requests_of
 from chunkmesh.cli.generation_client import GenerationClient
 from chunkmesh.cli.message_json import fields_of
-from chunkmesh.errors import ChunkMeshError, ConfigError, Unavailable
+from chunkmesh.errors import ConfigError, Unavailable
 from chunkmesh.v1 import generation_pb2 as pb
 
 _PROGRESS_S = 0.5
-
-
-class NothingMeasured(ChunkMeshError):
-    """A run was cut short before anything had been sent."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,8 +78,9 @@ def _warm_up(client: GenerationClient, workload: Workload, load: LoadOptions) ->
     """Send the first prompts under a salt of their own, so that no run finds them cached."""
     prompts = [workload.prompts[index % len(workload.prompts)] for index in range(load.num_warmups)]
     for request in requests_of(prompts, load, salt=_new_salt()):
-        for _ in client.generate(request):
-            pass
+        with closing(client.generate(request)) as replies:
+            for _ in replies:
+                pass
 
 
 async def _play(server: HostPort, workload: Workload, load: LoadOptions) -> LoadResult:

@@ -77,7 +77,7 @@ def surroundings(base: BenchResult, new: BenchResult) -> list[str]:
 
 def _heading(result: BenchResult) -> list[str]:
     server, workload = result.server, result.workload
-    dataset = ", ".join(f"{name} {value}" for name, value in workload["dataset"].items())
+    shape = ", ".join(f"{name} {value}" for name, value in workload["dataset"].items())
     rate = workload["request_rate"]
     load = "all at once" if rate == "inf" else f"{rate:g} requests/s"
     if workload["max_concurrency"]:
@@ -87,7 +87,7 @@ def _heading(result: BenchResult) -> list[str]:
     return [
         f"model     {result.model['served_model_name']}",
         f"mesh      {stages}, {server['chunk_strategy']} chunks, version {server['version']}",
-        f"workload  {workload['num_prompts']} prompts, seed {workload['seed']}, {load}; {dataset}",
+        f"workload  {workload['num_prompts']} prompts, seed {workload['seed']}, {load}; {shape}",
     ]
 
 
@@ -107,7 +107,7 @@ def _latency_table(result: BenchResult, metrics: Sequence[str]) -> Table:
         name.partition("_")[0]
         for run in result.runs
         for name in run.figures
-        if name.endswith("_ms")
+        if name.endswith("_ms") and not name.startswith("std_")
     )
     table = Table("ms", *kinds)
     for column in table.columns[1:]:
@@ -165,7 +165,7 @@ def _program(result: BenchResult) -> dict[str, object]:
 def _span(values: Sequence[float]) -> str:
     """Return the median, and of several values the least and the greatest."""
     median = _figure(statistics.median(values))
-    if len(values) == 1:
+    if min(values) == max(values):
         return median
     return f"{median} ({_figure(min(values))} - {_figure(max(values))})"
 

@@ -60,9 +60,10 @@ def make_workload(
     """Make the prompts for a model, and say when they are due.
 
     Raises:
-        ConfigError: the file cannot be read, or holds too few prompts.
+        ConfigError: the file cannot be read or holds too few prompts, or the context is too short.
     """
     prompts = _prompts(dataset, model)
+    _check_context(prompts, model.context_length)
     due_s = arrival_times(
         len(prompts),
         rate=load.request_rate,
@@ -90,6 +91,18 @@ def requests_of(
 ) -> list[pb.GenerateRequest]:
     """Return a streamed request for each prompt."""
     return [_request(prompt, load, salt) for prompt in prompts]
+
+
+def _check_context(prompts: Sequence[BenchPrompt], context_tokens: int) -> None:
+    """Refuse outputs that the end of the context would cut; of texts the length is not known."""
+    for prompt in prompts:
+        if isinstance(prompt.content, bytes):
+            input_tokens = len(prompt.content) // 4
+            if input_tokens + prompt.output_tokens > context_tokens:
+                raise ConfigError(
+                    f"a prompt of {input_tokens} tokens and {prompt.output_tokens} of output:"
+                    f" the context holds {context_tokens}"
+                )
 
 
 def _request(prompt: BenchPrompt, load: LoadOptions, salt: str) -> pb.GenerateRequest:
