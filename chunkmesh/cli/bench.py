@@ -6,7 +6,7 @@ import json
 import sys
 import time
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
@@ -15,6 +15,7 @@ from chunkmesh.bench.comparison import compare as compared
 from chunkmesh.bench.result import BenchResult
 from chunkmesh.bench.targets import METRICS, parse_targets
 from chunkmesh.cli.bench_flags import DatasetOptions, LoadOptions, ReportOptions
+from chunkmesh.cli.bench_plot import check_picture, draw
 from chunkmesh.cli.bench_serve import Measures, serve_workload
 from chunkmesh.cli.bench_tables import print_comparison, print_result, surroundings
 from chunkmesh.cli.bench_workload import check_load
@@ -58,7 +59,7 @@ def serve(
             targets=parse_targets(report.goodput or ()),
         )
         if report.plot is not None:
-            _picture_kind(report.plot, "--plot")
+            check_picture(report.plot, "--plot")
         result = serve_workload(address, dataset, load, measures)
         if json_output:
             print(json.dumps(result.as_json(with_records=report.save_detailed)))
@@ -122,8 +123,8 @@ def plot(
 ) -> None:
     """Draw TTFT, ITL and output tokens over time; several results lie over each other."""
     with reported():
-        _picture_kind(output, "--output")
-        _draw([(path.stem, _read(path)) for path in results], output, "--output")
+        check_picture(output, "--output")
+        draw([(path.stem, _read(path)) for path in results], output, "--output")
 
 
 def _read(path: Path) -> BenchResult:
@@ -178,40 +179,4 @@ def _keep(result: BenchResult, report: ReportOptions) -> None:
             raise ConfigError(f"--result-filename {path}: {reason_of(error)}") from error
         sys.stderr.write(f"{path}: the result, for chunkmesh bench compare\n")
     if report.plot is not None:
-        _draw([("", result)], report.plot, "--plot")
-
-
-def _picture_kind(path: Path, flag: str) -> Literal["png", "svg"]:
-    match path.suffix.lower():
-        case ".svg":
-            return "svg"
-        case ".png":
-            return "png"
-        case _:
-            raise ConfigError(f"{flag} {path}: must end in .svg or .png")
-
-
-def _draw(results: list[tuple[str, BenchResult]], path: Path, flag: str) -> None:
-    """Draw every run of every result.
-
-    Raises:
-        ConfigError: requests were not kept, matplotlib is not there, or the file cannot be written.
-    """
-    try:
-        from chunkmesh.cli import bench_picture  # noqa: PLC0415 - matplotlib comes with an extra
-    except ModuleNotFoundError as error:
-        raise ConfigError(
-            f"{flag} draws with {error.name}, which comes with pip install 'chunkmesh[demo]'"
-        ) from error
-    runs = []
-    for name, result in results:
-        for index, run in enumerate(result.runs, 1):
-            if run.records is None:
-                raise ConfigError(f"{name}: holds no requests; measure with --save-detailed")
-            label = f"{name} run {index}".strip() if len(result.runs) > 1 else name
-            runs.append(bench_picture.DrawnRun(label=label, records=run.records))
-    try:
-        bench_picture.save(runs, path, _picture_kind(path, flag))
-    except OSError as error:
-        raise ConfigError(f"{flag} {path}: {reason_of(error)}") from error
-    sys.stderr.write(f"{path}: {len(runs)} {'run' if len(runs) == 1 else 'runs'}\n")
+        draw([("", result)], report.plot, "--plot")
