@@ -77,7 +77,10 @@ def surroundings(base: BenchResult, new: BenchResult) -> list[str]:
 
 def _heading(result: BenchResult) -> list[str]:
     server, workload = result.server, result.workload
-    shape = ", ".join(f"{name} {value}" for name, value in workload["dataset"].items())
+    name, *shape = (
+        value if field == "name" else f"{field.replace('_', '-')} {value}"
+        for field, value in workload["dataset"].items()
+    )
     rate = workload["request_rate"]
     load = "all at once" if rate == "inf" else f"{rate:g} requests/s"
     if workload["max_concurrency"]:
@@ -87,7 +90,8 @@ def _heading(result: BenchResult) -> list[str]:
     return [
         f"model     {result.model['served_model_name']}",
         f"mesh      {stages}, {server['chunk_strategy']} chunks, version {server['version']}",
-        f"workload  {workload['num_prompts']} prompts, seed {workload['seed']}, {load}; {shape}",
+        f"workload  {workload['num_prompts']} prompts, seed {workload['seed']}, {load}",
+        f"dataset   {', '.join([name, *shape])}",
     ]
 
 
