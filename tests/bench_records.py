@@ -9,7 +9,7 @@ from chunkmesh.bench.client_lag import ClientLag
 from chunkmesh.bench.record import OK, RequestRecord
 from chunkmesh.bench.result import BenchResult, BenchRun
 
-QUIET = ClientLag(loop_p99_ms=0.1, loop_max_ms=0.2, late_p99_ms=0.0, late_max_ms=0.0)
+QUIET = ClientLag(loop_p99_ms=0.1, loop_max_ms=0.2, late_p99_ms=0.0, late_max_ms=0.0, cpu_share=0.1)
 
 
 def record(

@@ -17,7 +17,7 @@ _LEAST_MS = 1.0
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ClientLag:
-    """Milliseconds, of a run."""
+    """How late a client was in a run."""
 
     loop_p99_ms: float
     """How late the event loop came to what was due."""
@@ -25,9 +25,13 @@ class ClientLag:
     late_p99_ms: float
     """How late requests were begun, against their schedule; 0 without one."""
     late_max_ms: float
+    cpu_share: float
+    """Of one core, used by the client during the run; near 1 is as much as a loop can do."""
 
     @classmethod
-    def of(cls, loop_lags_s: Sequence[float], lateness_s: Sequence[float]) -> ClientLag:
+    def of(
+        cls, loop_lags_s: Sequence[float], lateness_s: Sequence[float], *, cpu_share: float
+    ) -> ClientLag:
         """Summarise what was measured, in seconds."""
         loop_p99_ms, loop_max_ms = _worst_ms(loop_lags_s)
         late_p99_ms, late_max_ms = _worst_ms(lateness_s)
@@ -36,6 +40,7 @@ class ClientLag:
             loop_max_ms=loop_max_ms,
             late_p99_ms=late_p99_ms,
             late_max_ms=late_max_ms,
+            cpu_share=cpu_share,
         )
 
     def warning(self, *, median_ttft_ms: float | None, median_itl_ms: float | None) -> str:

@@ -98,6 +98,7 @@ class Load:
             ]
             await self._connect(channels)
             stubs = [generation_pb2_grpc.GenerationStub(each) for each in channels]
+            cpu_begin_s = time.process_time()
             self._begin_s = time.perf_counter()
             try:
                 async with asyncio.timeout(self._plan.duration_s):
@@ -108,11 +109,12 @@ class Load:
                 end = "interrupted"
                 _take_back_cancellation()
             duration_s = self._now_s()
+            cpu_share = (time.process_time() - cpu_begin_s) / duration_s
         return LoadResult(
             records=tuple(log.record() for log in self._logs),
             end=end,
             duration_s=duration_s,
-            lag=ClientLag.of(self._loop_lags_s, self._lateness_s),
+            lag=ClientLag.of(self._loop_lags_s, self._lateness_s, cpu_share=cpu_share),
         )
 
     async def _connect(self, channels: Sequence[grpc.aio.Channel]) -> None:

@@ -129,7 +129,8 @@ def _remarks(result: BenchResult) -> list[str]:
     lags = [run.lag for run in result.runs]
     remarks.append(
         f"client: event loop late by {max(lag.loop_p99_ms for lag in lags):.2f} ms (p99),"
-        f" sending by {max(lag.late_p99_ms for lag in lags):.2f} ms"
+        f" sending by {max(lag.late_p99_ms for lag in lags):.2f} ms;"
+        f" it used {max(lag.cpu_share for lag in lags):.0%} of a core"
     )
     overheads = [
         record.ttft_ms - record.server_ttft_ms

@@ -82,7 +82,7 @@ def test_goodput_is_compared_under_the_same_targets_only() -> None:
 
 def test_doubtful_results_are_named() -> None:
     """Cut short, with failures, or of a client that was too slow."""
-    late = ClientLag(loop_p99_ms=50, loop_max_ms=60, late_p99_ms=0, late_max_ms=0)
+    late = ClientLag(loop_p99_ms=50, loop_max_ms=60, late_p99_ms=0, late_max_ms=0, cpu_share=1)
     failures = {"UNAVAILABLE": {"count": 2, "example": "x"}}
     made = result(run({}), run({}, end="duration", failures=failures), run({}, lag=late))
     first, second, third = cautions("r", made)
