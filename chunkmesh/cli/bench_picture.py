@@ -21,7 +21,8 @@ from chunkmesh.bench.record import RequestRecord
 from chunkmesh.cli.picture_style import INK, dress
 
 _SIZE_INCHES = (12.0, 4.0)
-_NUM_BINS = 60
+_NUM_BINS = 30
+_OPACITY = 0.8
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +30,7 @@ class DrawnRun:
     """One line of each plot."""
 
     label: str
+    """Its result's; runs of one label have one colour."""
     records: Sequence[RequestRecord]
 
 
@@ -40,21 +42,31 @@ def save(runs: Sequence[DrawnRun], path: Path, kind: Literal["png", "svg"]) -> N
     """
     figure = Figure(figsize=_SIZE_INCHES, layout="constrained")
     ttft, itl, rate = figure.subplots(1, 3)
-    for index, run in enumerate(runs):
-        colour = colormaps["viridis"](0.12 + 0.62 * index / max(1, len(runs) - 1))
+    labels = list(dict.fromkeys(run.label for run in runs))
+    for run in runs:
+        share = labels.index(run.label) / max(1, len(labels) - 1)
+        line = {"color": colormaps["viridis"](0.12 + 0.62 * share), "alpha": _OPACITY}
         done = [record for record in run.records if record.is_ok]
         for axes, metric in ((ttft, "ttft"), (itl, "itl")):
-            axes.plot(*shares(latencies_ms(done, metric)), color=colour, label=run.label)
-        rate.step(*output_rates(run.records), where="post", color=colour, label=run.label)
+            axes.step(*shares(latencies_ms(done, metric)), where="post", **line)
+        rate.step(*output_rates(run.records), where="post", **line)
     for axes, metric in ((ttft, "TTFT"), (itl, "ITL")):
         _dress(axes, f"share of {metric}s at most so long", "ms")
         axes.set_ylim(0, 1.02)
         axes.set_xlim(left=0)
     _dress(rate, "output tokens a second", "seconds since the run began")
     rate.set_ylim(bottom=0)
-    if len(runs) > 1:
+    if len(labels) > 1:
+        first = {
+            run.label: line for run, line in zip(reversed(runs), ttft.lines[::-1], strict=True)
+        }
         figure.legend(
-            handles=ttft.lines, loc="outside lower center", ncols=4, frameon=False, labelcolor=INK
+            [first[label] for label in labels],
+            labels,
+            loc="outside lower center",
+            ncols=4,
+            frameon=False,
+            labelcolor=INK,
         )
     figure.savefig(path, format=kind)
 
@@ -62,9 +74,11 @@ def save(runs: Sequence[DrawnRun], path: Path, kind: Literal["png", "svg"]) -> N
 def shares(
     values: Sequence[float],
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """Return values in order and which share of them is at most as large."""
+    """Return values in order and which share of them is at most as large, from a share of 0 on."""
     ordered = np.sort(np.asarray(values, dtype=np.float64))
-    return ordered, np.arange(1, len(ordered) + 1) / max(1, len(ordered))
+    if not len(ordered):
+        return ordered, ordered
+    return np.concatenate([ordered[:1], ordered]), np.arange(len(ordered) + 1) / len(ordered)
 
 
 def output_rates(

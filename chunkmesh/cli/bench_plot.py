@@ -37,11 +37,10 @@ def draw(results: Sequence[tuple[str, BenchResult]], path: Path, flag: str) -> N
 
     runs = []
     for name, result in results:
-        for index, run in enumerate(result.runs, 1):
+        for run in result.runs:
             if run.records is None:
                 raise ConfigError(f"{name}: holds no requests; measure with --save-detailed")
-            label = f"{name} run {index}".strip() if len(result.runs) > 1 else name
-            runs.append(bench_picture.DrawnRun(label=label, records=run.records))
+            runs.append(bench_picture.DrawnRun(label=name, records=run.records))
     try:
         bench_picture.save(runs, path, _kind(path, flag))
     except OSError as error:

@@ -132,10 +132,16 @@ def _remarks(result: BenchResult) -> list[str]:
         f" sending by {max(lag.late_p99_ms for lag in lags):.2f} ms;"
         f" it used {max(lag.cpu_share for lag in lags):.0%} of a core"
     )
+    records = [record for run in result.runs for record in run.records or ()]
+    waits_s = [record.sent_s - record.due_s for record in records if record.sent_s is not None]
+    if result.workload["max_concurrency"] and result.workload["request_rate"] != "inf" and waits_s:
+        remarks.append(
+            f"requests waited {1000 * statistics.fmean(waits_s):.1f} ms (mean) for their turn, at"
+            f" most {1000 * max(waits_s):.1f} ms; no latency includes that"
+        )
     overheads = [
         record.ttft_ms - record.server_ttft_ms
-        for run in result.runs
-        for record in run.records or ()
+        for record in records
         if record.ttft_ms is not None and record.server_ttft_ms is not None
     ]
     if overheads:

@@ -175,6 +175,13 @@ def test_requests_are_sent_when_they_are_due(server: FakeGeneration) -> None:
     assert all(each["sent_s"] >= each["due_s"] for each in records)
 
 
+def test_waiting_for_a_turn_is_told(server: FakeGeneration) -> None:
+    """A schedule that the cap holds up is not the load that was asked for."""
+    words = ("--request-rate", "1000", "--max-concurrency", "1")
+    assert "for their turn" in _serve(server, *words).stdout
+    assert "for their turn" not in _serve(server).stdout
+
+
 def test_a_file_is_sent_in_order(server: FakeGeneration, tmp_path: Path) -> None:
     """Texts as texts, ids as ids, lengths as they stand there."""
     path = tmp_path / "prompts.jsonl"
