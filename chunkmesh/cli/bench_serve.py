@@ -78,7 +78,7 @@ def _warm_up(client: GenerationClient, workload: Workload, load: LoadOptions) ->
     """Send the first prompts under a salt of their own, so that no run finds them cached."""
     prompts = [workload.prompts[index % len(workload.prompts)] for index in range(load.num_warmups)]
     for request in requests_of(prompts, load, salt=_new_salt()):
-        with closing(client.generate(request)) as replies:
+        with closing(client.generate(request, timeout_s=load.request_timeout)) as replies:
             for _ in replies:
                 pass
 

@@ -215,6 +215,14 @@ def test_a_failing_warm_up_ends_it(server: FakeGeneration) -> None:
     assert result.stderr == "chunkmesh: overloaded: 128 requests wait, the limit\n"
 
 
+def test_a_warm_up_that_hangs_ends_it(server: FakeGeneration) -> None:
+    """It is bounded as the requests that count are."""
+    server.hang = True
+    result = _serve(server, "--request-timeout", "0.5")
+    assert (1, "") == (result.exit_code, result.stdout)
+    assert "no answer in time" in result.stderr
+
+
 def test_a_request_may_take_too_long(server: FakeGeneration) -> None:
     """A stage that hangs is a failure, not a benchmark without an end."""
     server.hang = True
