@@ -73,8 +73,8 @@ class RequestRecord:
 
     @property
     def tpot_ms(self) -> float | None:
-        """Time per output token but the first; None of a single token."""
-        if self.output_tokens < 2 or not self.arrivals_s:
+        """Time per output token but the first; None of tokens that came in a single message."""
+        if len(self.arrivals_s) < 2:
             return None
         return 1000 * (self.arrivals_s[-1] - self.arrivals_s[0]) / (self.output_tokens - 1)
 

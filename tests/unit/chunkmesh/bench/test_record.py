@@ -33,6 +33,11 @@ def test_a_single_token_has_no_gaps() -> None:
     assert done.ttft_ms == done.e2el_ms == pytest.approx(1000)
 
 
+def test_tokens_of_a_single_message_have_no_time_each() -> None:
+    """A server that does not stream would win every comparison with 0 ms."""
+    assert record(arrivals_s=(2.0,), tokens=(5,)).tpot_ms is None
+
+
 def test_waiting_for_a_turn_is_not_the_server_s() -> None:
     """TTFT begins when the request is sent, not when it was due."""
     late = RequestRecord(index=0, status="OK", due_s=0.0, sent_s=3.0, arrivals_s=(3.25,))
