@@ -54,6 +54,7 @@ class FakeGeneration(generation_pb2_grpc.GenerationServicer):
         self.timelines: list[pb.GetTimelinesResponse] = []
         self.timeline_requests: list[pb.GetTimelinesRequest] = []
         self.info = server_info()
+        self.model = pb.GetModelInfoResponse(served_model_name="fake", context_length=8192)
         self.error: ChunkMeshError | None = None
         self.hang = False
         """Sends everything but the last reply, then waits."""
@@ -123,8 +124,8 @@ class FakeGeneration(generation_pb2_grpc.GenerationServicer):
     async def GetModelInfo(
         self, _request: pb.GetModelInfoRequest, _context: _Context
     ) -> pb.GetModelInfoResponse:
-        """Describe a model."""
-        return pb.GetModelInfoResponse(served_model_name="fake", context_length=8192)
+        """Describe the model that was set, without a vocabulary if none was."""
+        return self.model
 
     async def Tokenize(
         self, request: pb.TokenizeRequest, _context: _Context

@@ -16,6 +16,7 @@ OWN_COMMANDS: Mapping[str, str] = {
     " cache.",
     "trace": "Show when which stage worked on the last requests: as text, picture, or Perfetto"
     " trace.",
+    "bench": "Measure how fast a mesh serves a load, and compare such measurements.",
     "model": "Prepare models.",
 }
 """Of chunkmesh.cli, each the module of its name."""

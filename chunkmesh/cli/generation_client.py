@@ -40,13 +40,15 @@ class GenerationClient:
     ) -> None:
         self._channel.close()
 
-    def generate(self, request: pb.GenerateRequest) -> Generator[pb.GenerateResponse, None, None]:
+    def generate(
+        self, request: pb.GenerateRequest, *, timeout_s: float | None = None
+    ) -> Generator[pb.GenerateResponse, None, None]:
         """Run a request and yield what comes; closing the iterator cancels the call.
 
         Raises:
-            ChunkMeshError: what the scheduler says, or that nobody answers.
+            ChunkMeshError: what the scheduler says, that nobody answers, or not within timeout_s.
         """
-        call = self._stub.Generate(request)
+        call = self._stub.Generate(request, timeout=timeout_s)
         try:
             with _own_errors(self._server):
                 yield from call

@@ -1,0 +1,188 @@
+"""Sends the requests of a benchmark when they are due, and takes down when what comes back.
+
+One event loop, several connections: a single one would make many streams wait for each other.
+Times are taken as soon as the loop hands a message over. How late the loop itself is, is measured
+beside, for that is the client's share.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Literal
+
+import grpc
+
+from chunkmesh.address import HostPort
+from chunkmesh.bench.client_lag import ClientLag
+from chunkmesh.bench.record import RequestRecord
+from chunkmesh.bench.request_log import RequestLog
+from chunkmesh.errors import Unavailable
+from chunkmesh.grpc_client import channel
+from chunkmesh.v1 import generation_pb2 as pb
+from chunkmesh.v1 import generation_pb2_grpc
+
+_REQUESTS_PER_CHANNEL = 32
+_MAX_CHANNELS = 16
+_TICK_S = 0.01
+_CONNECT_TIMEOUT_S = 10.0
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class LoadPlan:
+    """What is sent, and when."""
+
+    requests: Sequence[pb.GenerateRequest]
+    due_s: Sequence[float]
+    """Since the begin, ascending; as long as requests."""
+    max_concurrency: int | None = None
+    """Most requests that run at a time, >= 1; others wait for their turn."""
+    duration_s: float | None = None
+    """When the run is cut short."""
+    request_timeout_s: float
+    """Of one request."""
+
+    @property
+    def num_channels(self) -> int:
+        """Connections, by how many requests may run at a time."""
+        most = min(len(self.requests), self.max_concurrency or len(self.requests))
+        return min(_MAX_CHANNELS, max(1, math.ceil(most / _REQUESTS_PER_CHANNEL)))
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class LoadResult:
+    """What came of a plan."""
+
+    records: tuple[RequestRecord, ...]
+    """One a request, in order."""
+    end: Literal["complete", "duration", "interrupted"]
+    duration_s: float
+    """From the begin to the end of the last request, or to the cut."""
+    lag: ClientLag
+
+
+class Load:
+    """Plays one plan, once."""
+
+    def __init__(
+        self, server: HostPort, plan: LoadPlan, on_end: Callable[[int], None] = lambda _: None
+    ) -> None:
+        """on_end is called with how many requests have ended, after each."""
+        self._server = server
+        self._plan = plan
+        self._on_end = on_end
+        self._begin_s = 0.0
+        self._num_ended = 0
+        self._logs = [RequestLog(index, float(due)) for index, due in enumerate(plan.due_s)]
+        self._turns = asyncio.Semaphore(plan.max_concurrency or max(1, len(plan.requests)))
+        self._lateness_s: list[float] = []
+        self._loop_lags_s: list[float] = []
+
+    async def play(self) -> LoadResult:
+        """Send everything and wait for the ends; a cancellation ends the run, and is taken for it.
+
+        Requests that run when the run is cut short are cancelled, on every stage.
+
+        Raises:
+            Unavailable: the server takes no connection.
+        """
+        end: Literal["complete", "duration", "interrupted"] = "complete"
+        async with contextlib.AsyncExitStack() as stack:
+            channels = [
+                await stack.enter_async_context(channel(self._server))
+                for _ in range(self._plan.num_channels)
+            ]
+            await self._connect(channels)
+            stubs = [generation_pb2_grpc.GenerationStub(each) for each in channels]
+            cpu_begin_s = time.process_time()
+            self._begin_s = time.perf_counter()
+            try:
+                async with asyncio.timeout(self._plan.duration_s):
+                    await self._send_all(stubs)
+            except TimeoutError:
+                end = "duration"
+            except asyncio.CancelledError:
+                end = "interrupted"
+                _take_back_cancellation()
+            duration_s = self._now_s()
+            cpu_share = (time.process_time() - cpu_begin_s) / duration_s
+        return LoadResult(
+            records=tuple(log.record() for log in self._logs),
+            end=end,
+            duration_s=duration_s,
+            lag=ClientLag.of(self._loop_lags_s, self._lateness_s, cpu_share=cpu_share),
+        )
+
+    async def _connect(self, channels: Sequence[grpc.aio.Channel]) -> None:
+        """Connect now, so that no request waits for it."""
+        try:
+            async with asyncio.timeout(_CONNECT_TIMEOUT_S):
+                for each in channels:
+                    await each.channel_ready()
+        except TimeoutError as error:
+            raise Unavailable(
+                f"{self._server} takes no connection within {_CONNECT_TIMEOUT_S:g} s"
+            ) from error
+
+    async def _send_all(self, stubs: Sequence[generation_pb2_grpc.GenerationAsyncStub]) -> None:
+        """Begin each request when it is due."""
+        is_schedule = bool(self._plan.due_s) and self._plan.due_s[-1] > 0
+        ticks = asyncio.create_task(self._watch_loop())
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                for index, request in enumerate(self._plan.requests):
+                    due_s = float(self._plan.due_s[index])
+                    if (wait_s := due_s - self._now_s()) > 0:
+                        await asyncio.sleep(wait_s)
+                    if is_schedule:
+                        self._lateness_s.append(self._now_s() - due_s)
+                    stub = stubs[index % len(stubs)]
+                    tasks.create_task(self._run(stub, request, self._logs[index]))
+        finally:
+            ticks.cancel()
+
+    async def _run(
+        self,
+        stub: generation_pb2_grpc.GenerationAsyncStub,
+        request: pb.GenerateRequest,
+        log: RequestLog,
+    ) -> None:
+        """Run one request to its end, when it is its turn."""
+        async with self._turns:
+            log.sent(self._now_s())
+            with _noted(log):
+                call = stub.Generate(request, timeout=self._plan.request_timeout_s)
+                async for response in call:
+                    log.arrived(response, self._now_s())
+                log.ended()
+        self._num_ended += 1
+        self._on_end(self._num_ended)
+
+    async def _watch_loop(self) -> None:
+        """Measure how late the loop is, until cancelled."""
+        while True:
+            due_s = self._now_s() + _TICK_S
+            await asyncio.sleep(_TICK_S)
+            self._loop_lags_s.append(max(0.0, self._now_s() - due_s))
+
+    def _now_s(self) -> float:
+        return time.perf_counter() - self._begin_s
+
+
+def _take_back_cancellation() -> None:
+    task = asyncio.current_task()
+    assert task is not None
+    task.uncancel()
+
+
+@contextlib.contextmanager
+def _noted(log: RequestLog) -> Iterator[None]:
+    """Turn a call's error into its request's."""
+    try:
+        yield
+    except grpc.aio.AioRpcError as error:
+        log.failed(error.code().name, error.details() or "")
