@@ -66,8 +66,7 @@ class DeviceStart:
         torch.cuda.set_device(self._device)
         is_serial = self._limits.warmup_mode == "serial"
         with turn(self._lock) if is_serial else contextlib.nullcontext():
-            if self._limits.cuda_graph_max_bs:
-                stage.use_replays(self._limits.cuda_graph_max_bs, CudaRecorder(self._device))
+            stage.use_replays(self._limits.cuda_graph_max_bs, CudaRecorder(self._device))
             self._warm_up.run(stage)
         self._is_done = True
         return self._limits.max_total_tokens or self._measured(stage)

@@ -41,6 +41,7 @@ from stage_worker.weights import StageWeights
 _log = structlog.get_logger(__name__)
 _TRIED_PAGES, _TRIED_PAGE_TOKENS = 2, 128
 """Of the pool that a first replay is tried on."""
+_NOT_WANTED = "no rows are to be replayed"
 _LEAST_PAGES = 2
 """A smaller pool is one that was given up, and nothing is recorded for it."""
 
@@ -81,12 +82,14 @@ class PagedStage:
         """Of the pool that is there now."""
 
     def use_replays(self, most_rows: int, recorder: Recorder) -> None:
-        """Replay single tokens, up to most_rows >= 1 of them, if that is possible; says so.
+        """Replay single tokens, up to most_rows of them, if that is wanted and possible; says so.
 
         One is tried; the others are recorded whenever a pool is made. Blocks for seconds, as
         kernels are compiled, and drops the pool.
         """
-        reason = next(why_not_replayed(self._config, self._operations), "")
+        reason = _NOT_WANTED
+        if most_rows:
+            reason = next(why_not_replayed(self._config, self._operations), "")
         if not reason:
             self._recorder, self._most_replayed = recorder, 1
             try:
@@ -101,7 +104,7 @@ class PagedStage:
         self.description = dataclasses.replace(
             self.description, backends=(*self.description.backends, chosen)
         )
-        tell = _log.warning if reason else _log.info
+        tell = _log.warning if reason not in {"", _NOT_WANTED} else _log.info
         tell("back end chosen", operation=chosen.operation, name=name, reason=reason)
 
     def allocate(self, *, num_pages: int, page_tokens: int) -> None:
