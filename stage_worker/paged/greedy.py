@@ -37,7 +37,7 @@ def likeliest_ids(logits_nV: torch.Tensor) -> torch.Tensor:
     largest_n1 = logits_nV.amax(dim=1, keepdim=True)
     vocab_size = logits_nV.shape[1]
     ids_V = torch.arange(vocab_size, dtype=torch.int32, device=logits_nV.device)
-    ids_nV = torch.where(logits_nV == largest_n1, ids_V, vocab_size)
+    ids_nV = ids_V.expand_as(logits_nV).masked_fill(logits_nV != largest_n1, vocab_size)
     ids_n = ids_nV.amin(dim=1).long()
     return ids_n.masked_fill(~largest_n1.squeeze(1).isfinite(), _NO_CHOICE)
 
