@@ -4,8 +4,8 @@
 #   bash deploy/gpu/check.sh PART ...      from the project's root, after unpack.sh
 #
 # Parts: imports, tests (what needs no GPU), gpu-tests (kernels and links), model, graphs, mesh, kernels,
-# layer, decode (time between tokens), links, tilings, scaling (SCALING="--stages 1 2 ..." changes what
-# tests.bench.gpu_scaling measures).
+# layer, decode (time between tokens), warm-up, links, tilings, scaling (SCALING="--stages 1 2 ..."
+# changes what tests.bench.gpu_scaling measures).
 # Logs and JSON go to $OUT (or ./gpu-results), a table of results comes last.
 set -euo pipefail
 . /tmp/chunkmesh-site/env.sh
@@ -56,6 +56,9 @@ for name in "$@"; do
     decode)
       part decode 180 python3 -m tests.bench.gpu_decode --json "$out/decode.json"
       cat "$out/decode.log" ;;
+    warm-up)
+      part warm-up 300 python3 -m tests.bench.gpu_warm_up --json "$out/warm-up.json"
+      cat "$out/warm-up.log" ;;
     tilings)
       part tilings 200 python3 -m tests.bench.gpu_kernels --tilings --json "$out/tilings.json" decode
       sort -k1,7 "$out/tilings.log" | head -n 150 ;;
