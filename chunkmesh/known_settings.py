@@ -45,6 +45,7 @@ SERVICE_NAMES: Mapping[str, frozenset[str]] = {
     ),
     "stage_worker": frozenset(
         {
+            "cuda_graph_max_bs",
             "data_port",
             "device",
             "dtype",
@@ -52,6 +53,7 @@ SERVICE_NAMES: Mapping[str, frozenset[str]] = {
             "layers",
             "load_format",
             "max_total_tokens",
+            "mem_fraction",
             "model_path",
             "peer",
             "port",
@@ -63,6 +65,7 @@ SERVICE_NAMES: Mapping[str, frozenset[str]] = {
             "scheduler",
             "threads",
             "transport",
+            "warmup_mode",
         }
     ),
     "hicache": frozenset({"port", "http_port", "redis_url", "eviction_policy", "max_bytes"}),

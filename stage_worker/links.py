@@ -21,6 +21,11 @@ _CPU_SLOTS, _DEVICE_SLOTS = 2, 3
 """Activations that an end of a link holds; a device has one microbatch more at a time."""
 
 
+def most_link_slots(device: torch.device) -> int:
+    """Return how many activations of the longest microbatch both links of a stage hold."""
+    return 2 * (_CPU_SLOTS if device.type == "cpu" else _DEVICE_SLOTS)
+
+
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Formed:
     """What a formed stage tells the scheduler."""

@@ -8,6 +8,7 @@ Shapes: T rows, n rows that are sampled, D hidden size, V vocabulary.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -47,6 +48,12 @@ def sampled_entries(microbatch: Microbatch) -> list[int]:
                 f"of {num_tokens} tokens"
             )
     return entries
+
+
+def places(microbatch: Microbatch, entries: Sequence[int]) -> list[int]:
+    """Return where among these entries that of each sampling row is."""
+    place = {entry: index for index, entry in enumerate(entries)}
+    return [place[row.entry] for row in microbatch.sampling]
 
 
 class LogitsHead(Protocol):
@@ -106,16 +113,21 @@ class Readout:
         if microbatch.prompt_targets:
             last_rows = torch.tensor([parts[entry].last_row for entry in entries])
             hidden_nD = hidden_TD.index_select(0, last_rows.to(hidden_TD.device))
-        place = {entry: index for index, entry in enumerate(entries)}
-        sampled = self._sampler.sample(
-            microbatch.sampling,
-            self._head.logits(hidden_nD),
-            [place[row.entry] for row in microbatch.sampling],
-        )
+        sampled = self.choose(microbatch, self._head.logits(hidden_nD), places(microbatch, entries))
+        return dataclasses.replace(sampled, prompt_logprobs=prompt_logprobs)
+
+    def choose(
+        self, microbatch: Microbatch, logits_nV: torch.Tensor, places: Sequence[int]
+    ) -> StageOutput:
+        """Return the tokens of the sampling rows; the logits of each are logits_nV[place].
+
+        Raises:
+            InvariantViolated: see Sampler.sample.
+        """
+        sampled = self._sampler.sample(microbatch.sampling, logits_nV, places)
         return StageOutput(
             sampled_ids=sampled.ids,
             sampled_logprobs=sampled.logprobs,
-            prompt_logprobs=prompt_logprobs,
             without_choice=sampled.without_choice,
         )
 

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import dataclasses
 from collections.abc import Coroutine
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,6 +18,8 @@ from chunkmesh.kv_store import KvStore
 from chunkmesh.side_door import Readiness
 from chunkmesh.transports.create import create
 from stage_worker.device import choose_device
+from stage_worker.device_start import DeviceLimits, DeviceStart
+from stage_worker.kernel_cache import use_kernel_cache
 from stage_worker.model_stage import load_stage
 from stage_worker.paged.load import load_paged_stage
 from stage_worker.settings import WorkerSettings
@@ -27,6 +30,8 @@ from stage_worker.worker import Worker
 _IO_THREADS = 2
 _ALMOST = 0.99
 """Most that /ready says before the stage stands."""
+_CPU_TOKENS = 16384
+"""KV capacity of a stage on a CPU that was not told one."""
 
 
 @dataclasses.dataclass(slots=True)
@@ -35,6 +40,8 @@ class _Progress:
 
     loaded: float = 0.0
     """Share of the weights that is loaded, 0 <= loaded <= 1."""
+    device_start: DeviceStart | None = None
+    """What a stage on a GPU does next."""
     profile: KeptProfile | None = None
     """What is measured after that, if it is."""
     worker: Worker | None = None
@@ -49,9 +56,10 @@ class _Progress:
         if self.loaded < 1:
             reason = "weights are being loaded"
             return Readiness(ready=False, state="loading", reason=reason, progress=self.loaded)
-        profiling = self.profile.readiness() if self.profile is not None else None
-        if profiling is not None:
-            return profiling
+        for step in (self.device_start, self.profile):
+            begun = None if step is None else step.readiness()
+            if begun is not None:
+                return begun
         reason = (self.worker and self.worker.lost_reason) or "loaded, but no route stands"
         return Readiness(ready=False, state="waiting", reason=reason, progress=1.0)
 
@@ -81,18 +89,18 @@ async def serve(settings: WorkerSettings, stop: asyncio.Event) -> None:
         )
         await stack.enter_async_context(side_door.listening(app, settings.listen("http_port")))
         await stack.enter_async_context(health.listening(settings.listen("port"), grace_s=0))
-        stage = await asyncio.to_thread(_load, settings, progress)
+        stage, capacity_tokens = await asyncio.to_thread(_load, settings, progress)
         device = torch.device(stage.description.device)
         worker = Worker(
             stage=stage,
             transport=create(settings.transport, str(settings.data_address), device=device),
             stores=_stores(settings),
-            kv_capacity_tokens=settings.max_total_tokens,
+            kv_capacity_tokens=capacity_tokens,
             peer=None if settings.peer is None else str(settings.peer),
             on_ready=on_ready,
         )
         progress.worker = worker
-        progress.profile = _profile(settings, stage)
+        progress.profile = _profile(settings, stage, capacity_tokens)
         await _until(stop, worker.run(settings.scheduler, progress.profile))
 
 
@@ -117,7 +125,7 @@ def _stores(settings: WorkerSettings) -> list[KvStore]:
     return [KvStore(*settings.redis_url) for _ in range(_IO_THREADS)]
 
 
-def _profile(settings: WorkerSettings, stage: Stage) -> KeptProfile | None:
+def _profile(settings: WorkerSettings, stage: Stage, capacity_tokens: int) -> KeptProfile | None:
     """Prepare to measure the stage, unless that is off."""
     if settings.profile == "off":
         return None
@@ -125,22 +133,25 @@ def _profile(settings: WorkerSettings, stage: Stage) -> KeptProfile | None:
     limits = profile_limits(
         device=device,
         tokens=settings.profile_tokens,
-        kv_capacity_tokens=settings.max_total_tokens,
+        kv_capacity_tokens=capacity_tokens,
         timeout_s=settings.profile_timeout,
     )
-    folder = settings.profile_dir or user_cache_folder() / "chunkmesh" / "profiles"
+    folder = settings.profile_dir or _cache_folder() / "profiles"
     return KeptProfile(limits, folder=folder, device=device, threads=settings.threads)
 
 
-def _load(settings: WorkerSettings, progress: _Progress) -> Stage:
-    """Load the weights; on a thread."""
+def _cache_folder() -> Path:
+    return user_cache_folder() / "chunkmesh"
+
+
+def _load(settings: WorkerSettings, progress: _Progress) -> tuple[Stage, int]:
+    """Load the weights and make the stage ready; on a thread. Returns the KV capacity too."""
 
     def on_progress(done: int, total: int) -> None:
         progress.loaded = min(done / total, _ALMOST)
 
     device = choose_device(settings.device)
     layers = range(settings.layers.first, settings.layers.last)
-    stage: Stage
     if device.type == "cpu":
         stage = load_stage(
             settings.model_path,
@@ -150,14 +161,24 @@ def _load(settings: WorkerSettings, progress: _Progress) -> Stage:
             load_format=settings.load_format,
             progress=on_progress,
         )
-    else:
-        stage = load_paged_stage(
-            settings.model_path,
-            layers=layers,
-            device=device,
-            dtype=settings.dtype,
-            load_format=settings.load_format,
-            progress=on_progress,
-        )
+        progress.loaded = 1.0
+        return stage, settings.max_total_tokens or _CPU_TOKENS
+    kernels = _cache_folder() / "kernels"
+    use_kernel_cache(kernels)
+    paged_stage = load_paged_stage(
+        settings.model_path,
+        layers=layers,
+        device=device,
+        dtype=settings.dtype,
+        load_format=settings.load_format,
+        progress=on_progress,
+    )
+    limits = DeviceLimits(
+        warmup_mode=settings.warmup_mode,
+        cuda_graph_max_bs=settings.cuda_graph_max_bs,
+        mem_fraction=settings.mem_fraction,
+        max_total_tokens=settings.max_total_tokens,
+    )
+    progress.device_start = DeviceStart(limits, device, kernels)
     progress.loaded = 1.0
-    return stage
+    return paged_stage, progress.device_start.prepare(paged_stage)

@@ -46,8 +46,19 @@ class WorkerSettings(Settings):
     """How activations travel."""
     threads: Annotated[int, Field(ge=1)] = 1
     """CPU threads for compute on the CPU."""
-    max_total_tokens: Annotated[int, Field(ge=1)] = 16384
-    """KV capacity, in tokens."""
+    max_total_tokens: Annotated[int, Field(ge=1)] | None = None
+    """KV capacity, in tokens; if not given, 16384 on a CPU, and on a GPU what --mem-fraction
+    leaves."""
+    mem_fraction: Annotated[float, Field(gt=0, le=1)] = 0.9
+    """Share of the GPU memory that is free after loading and warm-up for keys and values. Workers
+    that share a GPU do not know of each other: give them --max-total-tokens."""
+    cuda_graph_max_bs: Annotated[int, Field(ge=0, le=1024)] = 64
+    """Most rows of a decode microbatch that is launched as one CUDA graph; 0 launches all kernel by
+    kernel."""
+    warmup_mode: Literal["parallel", "serial", "off"] = "parallel"
+    """Before it serves, a stage on a GPU compiles its kernels by dummy microbatches: at once with
+    all other stages, or after the other workers of this machine that began earlier. off leaves it
+    to the first requests."""
     device: Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:\d{1,3})?)$")] = "auto"
     """Where weights, activations and KV are: cpu, cuda or cuda:N; auto is the first GPU, or the
     CPU where there is none."""

@@ -18,6 +18,8 @@ from chunkmesh.cli.readiness import SideDoor
 
 SCHEDULER = "scheduler"
 """Name of the scheduler's process."""
+_CAPACITY_FLAGS = frozenset({"--max-total-tokens", "--mem-fraction"})
+_SHARED_TOKENS = 16384
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
@@ -88,6 +90,7 @@ def _worker(options: MeshOptions, endpoints: MeshEndpoints, index: int) -> Plann
         "--device": options.devices[index % len(options.devices)] if options.devices else None,
         "--threads": options.threads,
         "--transport": options.transport,
+        "--max-total-tokens": _shared_tokens(options, len(endpoints.workers)),
     }
     words = (*_words(flags), *options.worker_flags)
     return PlannedChild(
@@ -95,6 +98,15 @@ def _worker(options: MeshOptions, endpoints: MeshEndpoints, index: int) -> Plann
         probe=SideDoor(address=worker.side_door),
         address=str(worker.data),
     )
+
+
+def _shared_tokens(options: MeshOptions, num_workers: int) -> int | None:
+    """Return the KV capacity where workers share a GPU: each would take what all see as free."""
+    are_on_gpus = any(name.startswith("cuda") for name in options.devices)
+    if not are_on_gpus or num_workers <= len(set(options.devices)):
+        return None
+    is_told = any(word.partition("=")[0] in _CAPACITY_FLAGS for word in options.worker_flags)
+    return None if is_told else _SHARED_TOKENS
 
 
 def _words(flags: Mapping[str, object]) -> tuple[str, ...]:

@@ -3,8 +3,9 @@
 #
 #   bash deploy/gpu/check.sh PART ...      from the project's root, after unpack.sh
 #
-# Parts: imports, tests (what needs no GPU), gpu-tests (kernels and links), model, mesh, kernels, layer,
-# links, tilings, scaling (SCALING="--stages 1 2 ..." changes what tests.bench.gpu_scaling measures).
+# Parts: imports, tests (what needs no GPU), gpu-tests (kernels and links), model, graphs, mesh, kernels,
+# layer, decode (time between tokens), warm-up, links, tilings, scaling (SCALING="--stages 1 2 ..."
+# changes what tests.bench.gpu_scaling measures).
 # Logs and JSON go to $OUT (or ./gpu-results), a table of results comes last.
 set -euo pipefail
 . /tmp/chunkmesh-site/env.sh
@@ -36,6 +37,8 @@ for name in "$@"; do
         tests/gpu/test_kernels.py tests/gpu/test_libraries.py tests/gpu/test_links.py ;;
     model)
       part model 500 python3 -m pytest -q -m gpu -p no:cacheprovider tests/gpu/test_model.py ;;
+    graphs)
+      part graphs 400 python3 -m pytest -q -m gpu -p no:cacheprovider tests/gpu/test_decode_graphs.py ;;
     mesh)
       part mesh 300 python3 -m pytest -q -m gpu -p no:cacheprovider tests/gpu/test_mesh.py ;;
     scaling)
@@ -50,6 +53,12 @@ for name in "$@"; do
     layer)
       part layer 200 python3 -m tests.bench.gpu_layer --json "$out/layer.json"
       cat "$out/layer.log" ;;
+    decode)
+      part decode 180 python3 -m tests.bench.gpu_decode --json "$out/decode.json"
+      cat "$out/decode.log" ;;
+    warm-up)
+      part warm-up 300 python3 -m tests.bench.gpu_warm_up --json "$out/warm-up.json"
+      cat "$out/warm-up.log" ;;
     tilings)
       part tilings 200 python3 -m tests.bench.gpu_kernels --tilings --json "$out/tilings.json" decode
       sort -k1,7 "$out/tilings.log" | head -n 150 ;;

@@ -6,7 +6,7 @@ second kernel merges the ranges by their log-sum-exp. Which programs have work i
 device, so a launch can be captured once and replayed for growing contexts. Numbers that change from
 step to step are not specialised for: each would be compiled when it first comes up.
 
-Shapes: B sequences, H query heads, K kv heads, G = H / K, d head_dim, S splits.
+Shapes: B sequences, H query heads, K kv heads, G = H / K, d head_dim, S splits, x = B * H * S.
 Source: https://arxiv.org/abs/2205.14135, https://crfm.stanford.edu/2023/10/12/flashdecoding.html
 """
 
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Callable
 
 import torch
 import triton
@@ -26,6 +27,8 @@ _LEAST_ROWS = 16
 """Rows of the smallest matrix product; a group of query heads is padded to it."""
 _MOST_SPLITS = 128
 _LOG2_E = math.log2(math.e)
+Take = Callable[[str, tuple[int, ...], torch.dtype], torch.Tensor]
+"""Returns memory for a name, void when the name is taken again."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,17 +45,20 @@ class Tiling:
 
 
 class PagedDecode:
-    """Holds the scratch memory of the splits; one launch at a time, on one stream.
+    """Attends to one query row a sequence; launches on one stream, one at a time.
 
-    It grows with the batch, so the largest one comes first where launches are captured.
+    What the splits leave is in memory of the caller's, because a captured launch keeps its address.
     """
 
-    def __init__(self, device: torch.device, tiling: Tiling = Tiling()) -> None:
-        self._device = device
+    def __init__(
+        self, device: torch.device, tiling: Tiling = Tiling(), take: Take | None = None
+    ) -> None:
+        """Take where the splits' memory is from; new memory for each call if that is None."""
         self._tiling = tiling
         self._num_sms = _count_sms(device)
-        self._partial = torch.empty(0, device=device)
-        self._lse = torch.empty(0, device=device)
+        self._take = take or (
+            lambda _name, shape, dtype: torch.empty(shape, dtype=dtype, device=device)
+        )
 
     def __call__(
         self,
@@ -69,7 +75,9 @@ class PagedDecode:
         batch, num_heads, head_dim = q_BHd.shape
         num_kv_heads = cache.k_PNKd.shape[2]
         num_splits = self._splits(batch * num_kv_heads)
-        self._reserve(batch * num_heads * num_splits, head_dim)
+        num_partial = batch * num_heads * num_splits
+        partial_xd = self._take("splits", (num_partial, head_dim), torch.float32)
+        lse_x = self._take("splits' sums", (num_partial,), torch.float32)
         group = num_heads // num_kv_heads
         _launch_attend(
             (num_kv_heads, num_splits, batch),
@@ -79,8 +87,8 @@ class PagedDecode:
                 cache.v_PNKd,
                 contexts.page_table_Bp,
                 contexts.num_keys_B,
-                self._partial,
-                self._lse,
+                partial_xd,
+                lse_x,
                 scale * _LOG2_E,
                 contexts.page_table_Bp.stride(0),
             ),
@@ -97,7 +105,7 @@ class PagedDecode:
         )
         _launch_merge(
             (batch * num_heads, 1, 1),
-            (self._partial, self._lse, out_BHd, num_splits),
+            (partial_xd, lse_x, out_BHd, num_splits),
             {"SPLITS": triton.next_power_of_2(num_splits), "HEAD_DIM": head_dim},
             num_warps=4,
         )
@@ -106,13 +114,6 @@ class PagedDecode:
         """Return in how many ranges the keys of num_programs (sequence, kv head) pairs are cut."""
         wanted = self._tiling.programs_per_sm * self._num_sms // num_programs
         return min(max(wanted, 1), _MOST_SPLITS)
-
-    def _reserve(self, num_rows: int, head_dim: int) -> None:
-        """Make room for one output row and log-sum-exp of each query head and split."""
-        if self._partial.numel() < num_rows * head_dim:
-            self._partial = torch.empty(num_rows * head_dim, device=self._device)
-        if self._lse.numel() < num_rows:
-            self._lse = torch.empty(num_rows, device=self._device)
 
 
 def _count_sms(device: torch.device) -> int:

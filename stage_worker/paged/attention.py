@@ -15,6 +15,7 @@ from torch.nn import functional
 from torch.nn.attention import bias
 
 from stage_worker.kernels.reference import PagedKeysValues
+from stage_worker.paged.scratch import Scratch
 from stage_worker.paged.sequences import Sequences
 
 _SCORES = 1 << 26
@@ -50,8 +51,10 @@ class FlashPrefill:
 class SplitDecode:
     """Split-KV attention in Triton, for single tokens."""
 
-    def __init__(self, scale: float, device: torch.device) -> None:
-        self._attend: Callable[..., None] = _kernel("paged_decode").PagedDecode(device)
+    def __init__(self, scale: float, device: torch.device, scratch: Scratch) -> None:
+        self._attend: Callable[..., None] = _kernel("paged_decode").PagedDecode(
+            device, take=scratch.take
+        )
         self._scale = scale
 
     def __call__(

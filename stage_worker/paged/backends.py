@@ -79,12 +79,12 @@ def choose(
     decode = _first(_why_not_split(about))
     fused = _first(_why_not_fused(about))
     block_gemm = _first(_why_not_block_gemm(about))
-    plain = TorchAttention(scale)
+    plain, scratch = TorchAttention(scale), Scratch(device)
     operations = Operations(
         fused=cast("Fused", reference if fused else _triton()),
         prefill=plain if prefill else FlashPrefill(scale),
-        decode=plain if decode else SplitDecode(scale, device),
-        scratch=Scratch(device),
+        decode=plain if decode else SplitDecode(scale, device, scratch),
+        scratch=scratch,
         dtype=dtype,
         device=device,
         has_block_gemm=not block_gemm,

@@ -6,6 +6,7 @@ A GPU's own events give the length; when it ended is seen by whoever waits for t
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 import torch
 
@@ -18,7 +19,7 @@ class DeviceSpan:
 
     def __init__(self, device: torch.device) -> None:
         """Begin here."""
-        self._output = StageOutput()
+        self._tell: Callable[[], StageOutput] = StageOutput
         self._begin: torch.cuda.Event | None = None
         self._end: torch.cuda.Event | None = None
         self._started_s = self._ended_s = time.monotonic()
@@ -30,9 +31,9 @@ class DeviceSpan:
             )
             self._begin.record()
 
-    def end(self, output: StageOutput) -> None:
-        """End here; once."""
-        self._output = output
+    def end(self, tell: Callable[[], StageOutput]) -> None:
+        """End here; once. tell returns the output, once the device has come here."""
+        self._tell = tell
         self._ended_s = time.monotonic()
         if self._end is not None:
             self._end.record()
@@ -44,4 +45,4 @@ class DeviceSpan:
             self._end.synchronize()
             ended_s = time.monotonic()
             started_s = ended_s - self._begin.elapsed_time(self._end) / 1000
-        return Finished(output=self._output, started_s=started_s, ended_s=ended_s)
+        return Finished(output=self._tell(), started_s=started_s, ended_s=ended_s)

@@ -13,7 +13,6 @@ from stage_worker.paged.backends import choose
 from stage_worker.paged.decoder import DecoderLayer
 from stage_worker.paged.load_linear import LinearLoader
 from stage_worker.paged.stage import PagedStage
-from stage_worker.paged.warm_up import warm_up
 from stage_worker.stored_tensors import StoredTensors
 from stage_worker.weights import Layout, LoadFormat, Progress, load_weights, own_dtype
 
@@ -28,8 +27,6 @@ def load_paged_stage(
     progress: Progress = lambda _done, _total: None,
 ) -> PagedStage:
     """Load layers [layers.start, layers.stop) of a model folder onto a device; blocks for seconds.
-
-    On a GPU that includes the compilation of kernels, and the GPU becomes this thread's.
 
     A dtype of auto is the model's own, but bfloat16 for a float32 model on a GPU. progress is
     called from this thread with parts loaded and parts in all.
@@ -64,7 +61,4 @@ def load_paged_stage(
     description = describe(
         config, layers, weights, dtype=compute_dtype, device=device, backends=chosen.backends
     )
-    stage = PagedStage(config, description, weights, chosen.operations)
-    if device.type == "cuda":
-        warm_up(stage)
-    return stage
+    return PagedStage(config, description, weights, chosen.operations)

@@ -29,7 +29,7 @@ class PagedPool:
         self._pool_LJPNKd = torch.zeros(
             shape.num_layers,
             shape.num_planes,
-            shape.num_pages,
+            shape.num_pages + 1,
             shape.page_tokens,
             shape.num_kv_heads,
             shape.head_dim,
@@ -42,6 +42,8 @@ class PagedPool:
             for layer in range(shape.num_layers)
         )
         """Keys and values of each layer; the same memory if they are latents."""
+        self.filler_slot = shape.num_pages * shape.page_tokens
+        """The first of a page of nobody's; rows that only fill up a batch write there."""
         self._side_stream = (
             torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
             if device.type == "cuda"

@@ -74,5 +74,6 @@ def test_two_stages_answer_as_one(folder: Path, gpu: torch.device) -> None:
     assert {torch.cuda.get_device_name(gpu)} == {worker.device for worker in info.workers}
     names = {each.operation: each.name for each in alone.workers[0].backends}
     assert set(names) >= {"prefill attention", "decode attention", "matrix products"}
+    assert names["decode launches"] == "CUDA graphs up to 64 rows"
     transports = {worker.outbound.transport for worker in info.workers[:1]}
     assert any("cuda_ipc" in transport for transport in transports)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
+import pytest
+
 from chunkmesh.address import HostPort
 from chunkmesh.cli.endpoints import HicacheEndpoints, MeshEndpoints, WorkerEndpoints
 from chunkmesh.cli.mesh_commands import planned_central, planned_workers
@@ -91,3 +93,23 @@ def test_services_do_not_import_from_the_current_folder() -> None:
     """A user's own scheduler.py must not be started instead of the service."""
     for planned in planned_central(_OPTIONS, _ENDPOINTS):
         assert planned.command.command[1:3] == ("-P", "-m")
+
+
+@pytest.mark.parametrize(
+    ("devices", "more", "capacity"),
+    [
+        (("cuda:0",), (), "16384"),
+        (("cuda:0", "cuda:1"), (), None),
+        (("cpu",), (), None),
+        ((), (), None),
+        (("cuda:0",), ("--max-total-tokens", "512"), "512"),
+        (("cuda:0",), ("--mem-fraction", "0.3"), None),
+    ],
+)
+def test_workers_that_share_a_gpu_do_not_share_out_its_memory(
+    devices: tuple[str, ...], more: tuple[str, ...], capacity: str | None
+) -> None:
+    """Each would size its keys and values by the same free memory."""
+    options = dataclasses.replace(_OPTIONS, devices=devices, worker_flags=more)
+    for worker in planned_workers(options, _ENDPOINTS):
+        assert _flags(worker).get("--max-total-tokens") == capacity
