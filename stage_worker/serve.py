@@ -22,6 +22,7 @@ from stage_worker.paged.load import load_paged_stage
 from stage_worker.settings import WorkerSettings
 from stage_worker.stage import Stage
 from stage_worker.start_profile import KeptProfile, profile_limits
+from stage_worker.weight_choice import WeightChoice
 from stage_worker.worker import Worker
 
 _IO_THREADS = 2
@@ -140,6 +141,7 @@ def _load(settings: WorkerSettings, progress: _Progress) -> Stage:
 
     device = choose_device(settings.device)
     layers = range(settings.layers.first, settings.layers.last)
+    choice = WeightChoice(load_format=settings.load_format, quantization=settings.quantization)
     stage: Stage
     if device.type == "cpu":
         stage = load_stage(
@@ -147,7 +149,7 @@ def _load(settings: WorkerSettings, progress: _Progress) -> Stage:
             layers=layers,
             num_threads=settings.threads,
             dtype=settings.dtype,
-            load_format=settings.load_format,
+            choice=choice,
             progress=on_progress,
         )
     else:
@@ -156,7 +158,7 @@ def _load(settings: WorkerSettings, progress: _Progress) -> Stage:
             layers=layers,
             device=device,
             dtype=settings.dtype,
-            load_format=settings.load_format,
+            choice=choice,
             progress=on_progress,
         )
     progress.loaded = 1.0

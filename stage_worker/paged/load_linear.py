@@ -14,7 +14,6 @@ import structlog
 import torch
 
 from stage_worker.kernels.reference import GROUP_WIDTH
-from stage_worker.kernels.weight_blocks import quantise_blocks
 from stage_worker.paged.linear import BlockLinear, FullLinear, Linear
 from stage_worker.paged.operations import Operations
 from stage_worker.stored_tensors import StoredTensors
@@ -27,10 +26,8 @@ _Blocks = tuple[torch.Tensor, torch.Tensor]
 class LinearLoader:
     """Makes the linear maps of one layer after the other."""
 
-    def __init__(self, operations: Operations, *, quantise: bool) -> None:
-        """Take whether to quantise weights that a checkpoint stores in full width."""
+    def __init__(self, operations: Operations) -> None:
         self._operations = operations
-        self._quantise = quantise
         self._told: set[str] = set()
 
     def load(
@@ -64,14 +61,13 @@ class LinearLoader:
         return tensor.to(self._operations.device, self._operations.dtype, copy=True)
 
     def _fit(self, raw: StoredTensors, roles: Sequence[str]) -> bool:
-        """Say whether matrices are, or can become, eight-bit ones that lie below one another."""
+        """Say whether matrices are eight-bit ones whose blocks lie below one another."""
         for index, role in enumerate(roles):
             values, scale = raw.stored(role)
-            if scale is None and not self._quantise:
+            if scale is None:
                 return False
             num_rows, width = values.shape
-            is_inner = index < len(roles) - 1
-            is_whole = num_rows % GROUP_WIDTH == 0 or not (is_inner or scale is None)
+            is_whole = num_rows % GROUP_WIDTH == 0 or index == len(roles) - 1
             if width % GROUP_WIDTH or not is_whole:
                 if role not in self._told:
                     self._told.add(role)
@@ -87,6 +83,5 @@ class LinearLoader:
     def _blocks(self, raw: StoredTensors, role: str) -> _Blocks:
         device = self._operations.device
         values_NK, scale_nk = raw.stored(role)
-        if scale_nk is None:
-            return quantise_blocks(values_NK.to(device))
+        assert scale_nk is not None, "only eight-bit matrices fit"
         return values_NK.to(device), scale_nk.to(device, torch.float32)

@@ -17,6 +17,7 @@ from stage_worker.element_type import DtypeChoice
 from stage_worker.orders import Penalties
 from stage_worker.paged.load import load_paged_stage
 from stage_worker.sampler import Sampler
+from stage_worker.weight_choice import DUMMY
 from tests.exactness import Expected, check_same, copy_pages, recorded_logits
 from tests.fp8_folders import quantise
 from tests.narrow_models import deviation, make_narrow_without_choice
@@ -240,7 +241,7 @@ def test_eight_bits_are_near_what_they_stand_for(
 def test_dummy_weights_agree_between_splits(narrow: pathlib.Path, gpu: torch.device) -> None:
     """Workers of one mesh make the same random weights, whichever layers they hold."""
     whole, part = (
-        load_paged_stage(narrow, layers=range(first, 4), device=gpu, load_format="dummy")
+        load_paged_stage(narrow, layers=range(first, 4), device=gpu, choice=DUMMY)
         for first in (0, 2)
     )
     assert whole.description.layer_digests[2:] == part.description.layer_digests

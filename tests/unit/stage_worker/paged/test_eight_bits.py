@@ -15,6 +15,7 @@ from stage_worker.kernels import reference, weight_blocks
 from stage_worker.paged import backends
 from stage_worker.paged.linear import BlockLinear, FullLinear
 from stage_worker.paged.load import load_paged_stage
+from stage_worker.weight_choice import DUMMY
 from tests.exactness import recorded_logits
 from tests.fp8_folders import quantise
 from tests.narrow_models import deviation
@@ -106,7 +107,11 @@ def test_dummy_weights_become_eight_bits(tmp_path: pathlib.Path) -> None:
     settings = {"quant_method": "fp8", "weight_block_size": [128, 128]}
     edit_config(tmp_path, quantization_config=settings)
     stage = load_paged_stage(
-        tmp_path, layers=range(4), device=CPU, dtype="bfloat16", load_format="dummy"
+        tmp_path,
+        layers=range(4),
+        device=CPU,
+        dtype="bfloat16",
+        choice=DUMMY,
     )
     gated = stage._layers[0]._mlp
     assert BlockLinear is type(vars(gated)["_down"])
