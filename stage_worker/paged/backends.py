@@ -94,7 +94,7 @@ def choose(
         _backend("decode attention", "split-KV", decode),
         _backend("fused operations", "Triton", fused),
         _backend("matrix products", "DeepGEMM", block_gemm),
-        *_special_layers(config),
+        *_special_layers(about, block_gemm),
     )
     _tell(backends, device)
     return Chosen(operations=operations, backends=backends)
@@ -136,7 +136,16 @@ def _why_not_block_gemm(about: _Subject) -> Iterator[str]:
         yield f"weights are scaled by blocks of {about.config.fp8_block}"
 
 
-def _special_layers(config: ModelConfig) -> Iterator[Backend]:
+def _why_not_block_experts(about: _Subject) -> Iterator[str]:
+    config = about.config
+    assert config.experts is not None, "asked for models with experts only"
+    widths = (config.hidden_size, config.experts.intermediate_size)
+    if any(width % GROUP_WIDTH for width in widths):
+        yield f"experts of {widths[0]} x {widths[1]} are not of whole blocks of {GROUP_WIDTH}"
+
+
+def _special_layers(about: _Subject, why_no_block_gemm: str) -> Iterator[Backend]:
+    config = about.config
     if any(window is not None for window in config.windows):
         yield Backend(
             operation="attention of limited reach",
@@ -144,11 +153,8 @@ def _special_layers(config: ModelConfig) -> Iterator[Backend]:
             reason="no kernel here looks back a limited way",
         )
     if config.experts is not None:
-        yield Backend(
-            operation="products of experts",
-            name="torch",
-            reason="eight-bit experts are multiplied in full width" if config.fp8_block else "",
-        )
+        reason = why_no_block_gemm or _first(_why_not_block_experts(about))
+        yield _backend("products of experts", "DeepGEMM, grouped", reason)
 
 
 def _first(reasons: Iterator[str]) -> str:
@@ -162,9 +168,7 @@ def _backend(operation: str, name: str, why_torch: str) -> Backend:
 def _tell(backends: tuple[Backend, ...], device: torch.device) -> None:
     for each in backends:
         is_slow = each.name == "torch" and each.reason and device.type == "cuda"
-        is_usual = each.operation == "matrix products" and each.reason.startswith(
-            "weights are torch"
-        )
+        is_usual = each.reason.startswith("weights are torch")
         tell = _log.warning if is_slow and not is_usual else _log.info
         tell("back end chosen", operation=each.operation, name=each.name, reason=each.reason)
 

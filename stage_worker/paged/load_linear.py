@@ -34,12 +34,34 @@ class LinearLoader:
         self, raw: StoredTensors, roles: Sequence[str], bias_N: torch.Tensor | None = None
     ) -> Linear:
         """Merge matrices that read the same input, one below the other."""
-        if self._operations.has_block_gemm and self._fit(raw, roles):
+        if self.fits(raw, roles):
             blocks = [self._blocks(raw, role) for role in roles]
             values_NK = torch.cat([values for values, _ in blocks])
             scale_nk = torch.cat([scale for _, scale in blocks])
             return BlockLinear(values_NK, scale_nk, bias_N, self._operations.scratch)
         return FullLinear(self.full([raw[role] for role in roles]), bias_N)
+
+    def stacked(self, raw: StoredTensors, roles: Sequence[Sequence[str]]) -> _Blocks:
+        """Merge the matrices of each expert that fit, and lay the experts behind one another.
+
+        Returns eight-bit values [E, N, K] and scales [E, n, k].
+        """
+        values_ENK, scale_Enk = (
+            torch.empty(
+                len(roles), sum(map(len, parts)), parts[0].shape[1],
+                dtype=parts[0].dtype, device=self._operations.device,
+            )
+            for parts in zip(*(self._blocks(raw, role) for role in roles[0]), strict=True)
+        )  # fmt: skip
+        for expert, expert_roles in enumerate(roles):
+            begin = begin_n = 0
+            for role in expert_roles:
+                values_NK, scale_nk = self._blocks(raw, role)
+                values_ENK[expert, begin : begin + len(values_NK)].copy_(values_NK)
+                scale_Enk[expert, begin_n : begin_n + len(scale_nk)].copy_(scale_nk)
+                begin += len(values_NK)
+                begin_n += len(scale_nk)
+        return values_ENK, scale_Enk
 
     def full(self, parts_NK: Sequence[torch.Tensor]) -> torch.Tensor:
         """Copy matrices one below the other, in the activations' type."""
@@ -60,8 +82,10 @@ class LinearLoader:
         """Copy a norm or a bias, in the activations' type."""
         return tensor.to(self._operations.device, self._operations.dtype, copy=True)
 
-    def _fit(self, raw: StoredTensors, roles: Sequence[str]) -> bool:
-        """Say whether matrices are eight-bit ones whose blocks lie below one another."""
+    def fits(self, raw: StoredTensors, roles: Sequence[str]) -> bool:
+        """Say whether matrices are multiplied in eight bits, and their blocks are whole ones."""
+        if not self._operations.has_block_gemm:
+            return False
         for index, role in enumerate(roles):
             values, scale = raw.stored(role)
             if scale is None:
