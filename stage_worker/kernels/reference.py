@@ -102,12 +102,40 @@ def paged_decode(
     out_BHd: torch.Tensor,
     scale: float,
 ) -> None:
-    """Attend with one query row of each sequence to all of its keys."""
+    """Attend with one query row of each sequence to all of its keys.
+
+    Values may be narrower than keys.
+    """
     for row in range(len(q_BHd)):
         k_nKd, v_nKd = _context(row, cache, contexts, _wide(q_BHd))
         q_KGd = q_BHd[row].to(k_nKd.dtype).view(k_nKd.shape[1], -1, q_BHd.shape[2])
         weights_KGn = torch.einsum("KGd,nKd->KGn", q_KGd * scale, k_nKd).softmax(-1)
         out_BHd[row] = torch.einsum("KGn,nKd->KGd", weights_KGn, v_nKd).flatten(0, 1)
+
+
+def sequences_prefill(
+    q_THd: torch.Tensor,
+    rows: QueryRows,
+    k_nHd: torch.Tensor,
+    v_nHe: torch.Tensor,
+    num_keys_B: torch.Tensor,
+    scale: float,
+) -> torch.Tensor:
+    """Do what paged_prefill does; keys and values of sequences lie behind one another.
+
+    Values may have another width e.
+    """
+    parts = []
+    begins, first_key = rows.begins_B1.tolist(), 0
+    for (begin, end), num_keys in zip(itertools.pairwise(begins), num_keys_B.tolist(), strict=True):
+        keys = slice(first_key, first_key + num_keys)
+        k_nHd_own, v_nHe_own = (x_nHd[keys].to(_wide(q_THd)) for x_nHd in (k_nHd, v_nHe))
+        scores_HTn = torch.einsum("THd,nHd->HTn", q_THd[begin:end].to(k_nHd_own.dtype), k_nHd_own)
+        hidden_Tn = torch.ones(scores_HTn.shape[1:], dtype=torch.bool, device=q_THd.device)
+        scores_HTn.mul_(scale).masked_fill_(hidden_Tn.triu(num_keys - (end - begin) + 1), -math.inf)
+        parts.append(torch.einsum("HTn,nHe->THe", scores_HTn.softmax(-1), v_nHe_own))
+        first_key += num_keys
+    return torch.cat(parts).to(q_THd.dtype)
 
 
 def add_norm(

@@ -91,6 +91,46 @@ def test_a_captured_decode_follows_its_contexts(gpu: torch.device) -> None:
         assert distance(out_BHd, right_BHd) < 2 * BF16_ROUNDING
 
 
+@pytest.mark.parametrize("page_tokens", [16, 64])
+@pytest.mark.parametrize("num_heads", [4, 64, 80])
+@pytest.mark.parametrize(("rank", "turned"), [(32, 16), (128, 64)])
+def test_decode_attends_to_latents(
+    dice: Dice, page_tokens: int, num_heads: int, rank: int, turned: int
+) -> None:
+    """All heads see one latent: as a key whole, as a value without its turned part."""
+    check_latent_decode(dice, page_tokens, num_heads, (rank, turned))
+
+
+@pytest.mark.parametrize("num_heads", [16, 128])
+def test_decode_attends_to_latents_of_deepseek(gpu: torch.device, num_heads: int) -> None:
+    """The widths of real models fit into a GPU's shared memory."""
+    check_latent_decode(Dice(gpu), 128, num_heads, (512, 64))
+
+
+def check_latent_decode(
+    dice: Dice, page_tokens: int, num_heads: int, widths: tuple[int, int]
+) -> None:
+    """Compare with the definition: every border of a page, and nothing behind the last key."""
+    latent_decode = pytest.importorskip("stage_worker.kernels.latent_decode")
+    rank, turned = widths
+    shape = CacheShape(
+        num_kv_heads=1,
+        head_dim=rank + turned,
+        page_tokens=page_tokens,
+        num_keys=(1, page_tokens - 1, page_tokens, page_tokens + 1, 5 * page_tokens + 3),
+    )
+    cache, contexts = paged_cache(dice, shape)
+    q_BHd = dice.normal(len(shape.num_keys), num_heads, rank + turned)
+    out_BHc = dice.poison(len(shape.num_keys), num_heads, rank)
+    right_BHc = wide(out_BHc)
+    attend = latent_decode.LatentDecode(dice.device)
+    for _ in range(2):
+        attend(q_BHd, cache, contexts, out_BHc, 0.1)
+    latents = PagedKeysValues(k_PNKd=cache.k_PNKd, v_PNKd=cache.k_PNKd[..., :rank])
+    reference.paged_decode(wide(q_BHd), latents, contexts, right_BHc, 0.1)
+    assert distance(out_BHc, right_BHc) < 2 * BF16_ROUNDING
+
+
 @pytest.mark.parametrize("width", [128, 576, 4096, 5120])
 @pytest.mark.parametrize("has_delta", [True, False])
 def test_add_norm(dice: Dice, width: int, has_delta: bool) -> None:
