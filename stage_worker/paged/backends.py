@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import math
 from collections.abc import Iterator
 from typing import cast
 
@@ -17,8 +18,16 @@ import torch
 from stage_worker.kernels import reference
 from stage_worker.kernels.availability import BLOCK_GEMM, FLASH_PREFILL, TRITON, Needs, why_not
 from stage_worker.kernels.reference import GROUP_WIDTH
+from stage_worker.latent_config import LatentConfig
 from stage_worker.model_config import ModelConfig
-from stage_worker.paged.attention import FlashPrefill, SplitDecode, TorchAttention
+from stage_worker.paged.attention import (
+    Attention,
+    FlashPrefill,
+    FlashSequences,
+    SplitDecode,
+    SplitLatentDecode,
+    TorchAttention,
+)
 from stage_worker.paged.operations import Fused, Operations
 from stage_worker.paged.scratch import Scratch
 from stage_worker.stage import Backend
@@ -28,6 +37,9 @@ _NARROW = (torch.bfloat16, torch.float16)
 _FLASH_MIN_DIM, _FLASH_MAX_DIM = 64, 256
 _FLASH_DIMS = 8
 """Head sizes are multiples of it."""
+_EXPANDED_DIMS = (192, 128)
+"""Of keys and values that are made of latents: those of all DeepSeek models."""
+_WIDEST_LATENT = 512
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,8 +67,6 @@ class _Subject:
 
     def heads(self) -> Iterator[str]:
         """Yield why no kernel takes the heads."""
-        if self.config.latent is not None:
-            yield "keys are latent"
         if self.config.head_dim & (self.config.head_dim - 1):
             yield f"head_dim {self.config.head_dim} is not a power of two"
 
@@ -74,24 +84,26 @@ def choose(
     wants_fp8 is whether weights have eight bits.
     """
     about = _Subject(device=device, dtype=dtype, config=config, wants_fp8=wants_fp8)
-    scale = config.head_dim**-0.5
+    scale = _scale(config)
     prefill = _first(_why_not_flash(about))
     decode = _first(_why_not_split(about))
     fused = _first(_why_not_fused(about))
     block_gemm = _first(_why_not_block_gemm(about))
     plain = TorchAttention(scale)
+    expanded, absorbed = (", expanded", ", absorbed") if config.latent else ("", "")
     operations = Operations(
         fused=cast("Fused", reference if fused else _triton()),
-        prefill=plain if prefill else FlashPrefill(scale),
-        decode=plain if decode else SplitDecode(scale, device),
+        prefill=plain if prefill or config.latent else FlashPrefill(scale),
+        decode=plain if decode else _split_decode(config, scale, device),
+        sequences=None if prefill or not config.latent else FlashSequences(scale),
         scratch=Scratch(device),
         dtype=dtype,
         device=device,
         has_block_gemm=not block_gemm,
     )
     backends = (
-        _backend("prefill attention", "FlashAttention-4", prefill),
-        _backend("decode attention", "split-KV", decode),
+        _backend("prefill attention", f"FlashAttention-4{expanded}", prefill),
+        _backend("decode attention", f"split-KV{absorbed}", decode),
         _backend("fused operations", "Triton", fused),
         _backend("matrix products", "DeepGEMM", block_gemm),
         *_special_layers(about, block_gemm),
@@ -104,18 +116,34 @@ def _why_not_flash(about: _Subject) -> Iterator[str]:
     yield from about.narrow()
     yield from about.needs(FLASH_PREFILL)
     if about.config.latent is not None:
-        yield "keys are latent"
+        yield from _why_not_expanded(about.config.latent)
+        return
     head_dim = about.config.head_dim
     if not _FLASH_MIN_DIM <= head_dim <= _FLASH_MAX_DIM or head_dim % _FLASH_DIMS:
         yield f"head_dim {head_dim} is not a multiple of 8 from 64 to 256"
 
 
+def _why_not_expanded(latent: LatentConfig) -> Iterator[str]:
+    widths = (latent.plain_dim + latent.rope_dim, latent.value_dim)
+    if widths != _EXPANDED_DIMS:
+        yield f"keys and values of heads are {widths} wide, not {_EXPANDED_DIMS}"
+
+
 def _why_not_split(about: _Subject) -> Iterator[str]:
     yield from about.narrow()
     yield from about.needs(TRITON)
+    if about.config.latent is not None:
+        yield from _why_not_split_latents(about.config.latent)
+        return
     yield from about.heads()
     if about.config.head_dim < 16:
         yield f"head_dim {about.config.head_dim} is less than 16"
+
+
+def _why_not_split_latents(latent: LatentConfig) -> Iterator[str]:
+    widths = (latent.rank, latent.rope_dim)
+    if any(width & (width - 1) or not 16 <= width <= _WIDEST_LATENT for width in widths):
+        yield f"latents of {widths[0]} and {widths[1]} are not powers of two from 16 to 512"
 
 
 def _why_not_fused(about: _Subject) -> Iterator[str]:
@@ -155,6 +183,20 @@ def _special_layers(about: _Subject, why_no_block_gemm: str) -> Iterator[Backend
     if config.experts is not None:
         reason = why_no_block_gemm or _first(_why_not_block_experts(about))
         yield _backend("products of experts", "DeepGEMM, grouped", reason)
+
+
+def _scale(config: ModelConfig) -> float:
+    """Return what scores are multiplied by."""
+    latent = config.latent
+    head_dim = config.head_dim if latent is None else latent.plain_dim + latent.rope_dim
+    factor = 1.0 if latent is None else config.rope.score_factor
+    return factor / math.sqrt(head_dim)
+
+
+def _split_decode(config: ModelConfig, scale: float, device: torch.device) -> Attention:
+    if config.latent is not None:
+        return SplitLatentDecode(scale, device)
+    return SplitDecode(scale, device)
 
 
 def _first(reasons: Iterator[str]) -> str:

@@ -8,7 +8,7 @@ from typing import Protocol
 import torch
 
 from stage_worker.kernels.reference import Angles, HeadNorms, PagedKeysValues
-from stage_worker.paged.attention import Attention
+from stage_worker.paged.attention import Attention, SequencesAttention
 from stage_worker.paged.scratch import Scratch
 
 
@@ -50,6 +50,8 @@ class Operations:
     fused: Fused
     prefill: Attention
     decode: Attention
+    sequences: SequencesAttention | None
+    """For chunks, where latents are worth expanding; None where they are not."""
     scratch: Scratch
     dtype: torch.dtype
     device: torch.device

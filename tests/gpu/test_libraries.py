@@ -54,6 +54,29 @@ def test_prefill_sees_prefix_and_chunk(
     assert distance(out_THd, right_THd) < 0.01
 
 
+@pytest.mark.parametrize("num_heads", [4, 19])
+def test_prefill_without_pages(gpu: torch.device, num_heads: int) -> None:
+    """Expanded latents: keys of 192 and values of 128, of several sequences behind one another."""
+    flash_prefill = load("flash_prefill", FLASH_PREFILL, gpu)
+    dice = Dice(gpu)
+    row_counts, num_keys = (130, 1, 64, 200), (130, 300, 65, 1000)
+    q_THd = dice.normal(sum(row_counts), num_heads, 192)
+    k_nHd, v_nHe = (dice.normal(sum(num_keys), num_heads, width) for width in (192, 128))
+    begins = torch.tensor((0, *row_counts), dtype=torch.int32).cumsum(0, dtype=torch.int32)
+    rows = reference.QueryRows(begins_B1=begins.to(gpu), longest=max(row_counts))
+    contexts = reference.PagedContexts(
+        page_table_Bp=torch.zeros(4, 1, dtype=torch.int32, device=gpu),
+        num_keys_B=torch.tensor(num_keys, dtype=torch.int32, device=gpu),
+    )
+    attend = flash_prefill.SequencesPrefill()
+    right_THe = reference.sequences_prefill(
+        wide(q_THd), rows, k_nHd, v_nHe, contexts.num_keys_B, 0.1
+    )
+    for _ in range(2):
+        out_THe = attend(q_THd, rows, k_nHd, v_nHe, contexts, 0.1)
+        assert distance(out_THe, right_THe) < 0.01
+
+
 @pytest.mark.parametrize("num_rows", [1, 7, 130])
 def test_block_scaled_product(gpu: torch.device, num_rows: int) -> None:
     """Our scales, in our layout, mean to DeepGEMM what they mean to us."""

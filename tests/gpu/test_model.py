@@ -42,6 +42,15 @@ EIGHT_BIT_DEVIATION = 0.04
 """The same from what eight-bit weights stand for, as inputs are rounded to eight bits too."""
 PROMPT_TOKENS = 300
 PAGE_TOKENS = 64
+DEEPSEEK_SHAPE = {
+    "hidden_size": 256,
+    "intermediate_size": 512,
+    "moe_intermediate_size": 128,
+    "kv_lora_rank": 512,
+    "qk_nope_head_dim": 128,
+    "qk_rope_head_dim": 64,
+    "v_head_dim": 128,
+}
 KERNEL_SHAPES: dict[str, dict[str, Any]] = {
     "Llama": {"hidden_size": 256, "intermediate_size": 512},
     "Mistral": {"hidden_size": 256, "intermediate_size": 512, "head_dim": 64},
@@ -53,8 +62,10 @@ KERNEL_SHAPES: dict[str, dict[str, Any]] = {
         "head_dim": 128,
         "moe_intermediate_size": 128,
     },
+    "DeepseekV2": DEEPSEEK_SHAPE,
+    "DeepseekV3": DEEPSEEK_SHAPE,
 }
-"""Changes that let kernels for GPUs take the heads, 64 or 128 wide; others go by plain torch."""
+"""Changes that let kernels for GPUs take the heads: as wide as those of real models."""
 
 
 def load_gpu(
@@ -144,6 +155,18 @@ def test_bfloat16_is_near_float32(
     exact_nV = all_logits(exact, prompt, 128)
     found_nV = all_logits(load_gpu(narrow, gpu, 0, 4), prompt, 128)
     assert deviation(found_nV, exact_nV) < NARROW_DEVIATION
+
+
+@pytest.mark.parametrize("family", ["Llama", "DeepseekV3"])
+def test_kernels_are_chosen(family: str, gpu: torch.device, tmp_path: pathlib.Path) -> None:
+    """What these tests compare is computed by kernels, where the GPU has them."""
+    make_narrow_without_choice(tmp_path, family, "bfloat16", **KERNEL_SHAPES[family])
+    stage = load_paged_stage(tmp_path, layers=range(4), device=gpu)
+    names = {each.operation: each.name for each in stage.description.backends}
+    if torch.cuda.get_device_capability(gpu) < (9, 0):
+        pytest.skip("the GPU is older than Hopper")
+    assert names["prefill attention"].startswith("FlashAttention-4")
+    assert names["decode attention"].startswith("split-KV")
 
 
 def test_split_equals_whole(narrow: pathlib.Path, gpu: torch.device, prompt: list[int]) -> None:
