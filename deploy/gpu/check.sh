@@ -4,7 +4,8 @@
 #   bash deploy/gpu/check.sh PART ...      from the project's root, after unpack.sh
 #
 # Parts: imports, tests (what needs no GPU), gpu-tests (kernels and links), model, mesh, kernels, layer,
-# links, tilings, scaling (SCALING="--stages 1 2 ..." changes what tests.bench.gpu_scaling measures).
+# shapes (layers of models with experts), links, tilings, scaling (SCALING="--stages 1 2 ..." changes what
+# tests.bench.gpu_scaling measures), qwen3-moe and deepseek (the same for models of experts in FP8).
 # Logs and JSON go to $OUT (or ./gpu-results), a table of results comes last.
 set -euo pipefail
 . /tmp/chunkmesh-site/env.sh
@@ -33,7 +34,8 @@ for name in "$@"; do
         tests/contract tests/unit ;;
     gpu-tests)
       part gpu-tests 300 python3 -m pytest -q -m gpu -p no:cacheprovider \
-        tests/gpu/test_kernels.py tests/gpu/test_libraries.py tests/gpu/test_links.py ;;
+        tests/gpu/test_kernels.py tests/gpu/test_expert_slots.py tests/gpu/test_libraries.py \
+        tests/gpu/test_links.py ;;
     model)
       part model 500 python3 -m pytest -q -m gpu -p no:cacheprovider tests/gpu/test_model.py ;;
     mesh)
@@ -50,6 +52,20 @@ for name in "$@"; do
     layer)
       part layer 200 python3 -m tests.bench.gpu_layer --json "$out/layer.json"
       cat "$out/layer.log" ;;
+    shapes)
+      part shapes 240 python3 -m tests.bench.gpu_shapes --limit-s 150 --json "$out/shapes.json"
+      cat "$out/shapes.log" ;;
+    qwen3-moe | deepseek)
+      shape=qwen3-30b-a3b
+      [ "$name" = deepseek ] && shape=deepseek-v3-cut
+      stages=(1)
+      [ "$num_gpus" -ge 2 ] && stages=(1 2)
+      read -ra more <<< "${SCALING:---plans optimal fixed --fixed 8192 --rounds 1 --also 32768}"
+      part "$name" 400 python3 -m tests.bench.gpu_scaling --device cuda --shape "$shape" \
+        --quantization fp8 --stages "${stages[@]}" --limit-s 360 \
+        --json "$out/$name.json" --log-dir "/tmp/$name-logs" "${more[@]}"
+      tar czf "$out/$name-logs.tgz" -C /tmp "$name-logs"
+      cat "$out/$name.log" ;;
     tilings)
       part tilings 200 python3 -m tests.bench.gpu_kernels --tilings --json "$out/tilings.json" decode
       sort -k1,7 "$out/tilings.log" | head -n 150 ;;
