@@ -11,11 +11,13 @@ STEP = 16
 """Of the contiguous layout; DeepGEMM's is 128."""
 
 
-def choices(num_rows: int, num_chosen: int, num_experts: int, seed: int) -> torch.Tensor:
+def choices(
+    num_rows: int, num_chosen: int, num_experts: int, seed: int, *, skew: float = 0.3
+) -> torch.Tensor:
     """Return different experts for each row, int64; the first ones are chosen more often."""
     generator = torch.Generator().manual_seed(seed)
     merit_TE = torch.rand(num_rows, num_experts, generator=generator)
-    merit_TE += torch.arange(num_experts) < num_chosen
+    merit_TE[:, :num_chosen] += skew
     return merit_TE.topk(num_chosen).indices
 
 

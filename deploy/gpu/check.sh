@@ -4,8 +4,8 @@
 #   bash deploy/gpu/check.sh PART ...      from the project's root, after unpack.sh
 #
 # Parts: imports, tests (what needs no GPU), gpu-tests (kernels and links), model, mesh, kernels, layer,
-# shapes (layers of models with experts), links, tilings, scaling (SCALING="--stages 1 2 ..." changes what
-# tests.bench.gpu_scaling measures), qwen3-moe and deepseek (the same for models of experts in FP8).
+# expert-kernels, shapes (layers of models with experts), links, tilings, scaling (SCALING="--stages 1 2 ..."
+# changes what tests.bench.gpu_scaling measures), qwen3-moe and deepseek (the same for them in FP8).
 # Logs and JSON go to $OUT (or ./gpu-results), a table of results comes last.
 set -euo pipefail
 . /tmp/chunkmesh-site/env.sh
@@ -52,6 +52,10 @@ for name in "$@"; do
     layer)
       part layer 200 python3 -m tests.bench.gpu_layer --json "$out/layer.json"
       cat "$out/layer.log" ;;
+    expert-kernels)
+      part expert-kernels 150 python3 -m tests.bench.gpu_expert_kernels \
+        --json "$out/expert-kernels.json"
+      cat "$out/expert-kernels.log" ;;
     shapes)
       part shapes 240 python3 -m tests.bench.gpu_shapes --limit-s 150 --json "$out/shapes.json"
       cat "$out/shapes.log" ;;

@@ -33,7 +33,7 @@ class LatentTiling:
 
     rows: int = 64
     """Query heads of a program at most."""
-    keys: int = 32
+    keys: int = 64
     """That a program loads at once, at most a page."""
     stages: int = 2
     """Depth of the pipeline of loads."""
