@@ -63,6 +63,17 @@ class HeadNorms:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class LatentParts:
+    """What becomes of projected latents, which are normalised, and of their keys, which are turned."""
+
+    norm_R: torch.Tensor
+    """R is the latent's rank."""
+    eps: float
+    interleaved: bool
+    """Neighbours (2i, 2i + 1) are turned and come to lie apart, instead of halves."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class QueryRows:
     """Where each sequence's rows are; they are its last positions."""
 
@@ -174,6 +185,32 @@ def rope_store(
     cache.v_PNKd.flatten(0, 1)[slots] = v[kept].to(cache.v_PNKd.dtype)
 
 
+def latent_store(
+    latent_Td: torch.Tensor,
+    angles: Angles,
+    parts: LatentParts,
+    cache: PagedKeysValues,
+    slots_T: torch.Tensor,
+) -> None:
+    """Write normalised latents, and turned keys behind them, to their slots; see rope_store."""
+    rank = len(parts.norm_R)
+    normed_T1R = _norm(latent_Td[:, None, :rank], parts.norm_R, parts.eps)
+    turned_T1r = _turn(_halves(latent_Td[:, None, rank:], parts), angles)
+    kept = slots_T >= 0
+    stored_T1d = torch.cat((normed_T1R, turned_T1r), dim=2)
+    cache.k_PNKd.flatten(0, 1)[slots_T[kept]] = stored_T1d[kept].to(cache.k_PNKd.dtype)
+
+
+def turn_queries(
+    q_TN: torch.Tensor, angles: Angles, parts: LatentParts, q_THq: torch.Tensor
+) -> None:
+    """Write heads, of which the last columns are turned, to q."""
+    q_THq.copy_(q_TN.view(q_THq.shape))
+    plain = q_THq.shape[2] - 2 * angles.cos_Th.shape[1]
+    rope_THr = q_THq[:, :, plain:]
+    rope_THr.copy_(_turn(_halves(rope_THr, parts), angles))
+
+
 def gated_silu(gate_up_TI: torch.Tensor, out_TI: torch.Tensor) -> None:
     """Write silu(first half of the columns) * second half."""
     gate_TI, up_TI = gate_up_TI.to(_wide(gate_up_TI)).chunk(2, dim=-1)
@@ -219,6 +256,13 @@ def _turn(x_THd: torch.Tensor, angles: Angles) -> torch.Tensor:
     low, high = x_THd.to(_wide(x_THd)).chunk(2, dim=-1)
     cos_T1h, sin_T1h = angles.cos_Th[:, None], angles.sin_Th[:, None]
     return torch.cat((low * cos_T1h - high * sin_T1h, high * cos_T1h + low * sin_T1h), dim=-1)
+
+
+def _halves(x_THr: torch.Tensor, parts: LatentParts) -> torch.Tensor:
+    """Return heads whose pairs lie half a head apart."""
+    if not parts.interleaved:
+        return x_THr
+    return torch.cat((x_THr[..., 0::2], x_THr[..., 1::2]), dim=-1)
 
 
 def _wide(x: torch.Tensor) -> torch.dtype:

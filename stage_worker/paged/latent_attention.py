@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import torch
 
-from stage_worker.kernels.reference import Angles, PagedKeysValues
+from stage_worker.kernels.reference import LatentParts, PagedKeysValues
 from stage_worker.latent_config import LatentConfig
 from stage_worker.model_config import ModelConfig
 from stage_worker.paged.expanded_latents import ExpandedLatents
@@ -47,7 +47,9 @@ class LatentAttention:
             self._q_norm_Q = loader.vector(raw["q_norm"])
             self._q_up = loader.load(raw, ["q_b"])
         self._entry = loader.load(raw, ["q" if latent.query_rank is None else "q_a", "kv_a"])
-        self._latent_norm_R = loader.vector(raw["latent_norm"])
+        self._parts = LatentParts(
+            norm_R=loader.vector(raw["latent_norm"]), eps=_EPS, interleaved=latent.interleaved
+        )
         kv_b_HnR = loader.full([raw["kv_b"]]).view(config.num_heads, -1, latent.rank)
         self._key_up_Hqd = _whole_keys(kv_b_HnR[:, : latent.plain_dim], latent)
         self._value_up_HvR = kv_b_HnR[:, latent.plain_dim :].contiguous()
@@ -62,18 +64,16 @@ class LatentAttention:
         self, normed_TD: torch.Tensor, placed: Placed, cache: PagedKeysValues
     ) -> torch.Tensor:
         """Write the rows' latents to their pages; return the queries [T, H, q]."""
-        rank, num_rows = self._config.rank, len(normed_TD)
+        num_rows, fused = len(normed_TD), self._operations.fused
         take, dtype = self._operations.scratch.take, normed_TD.dtype
         entry_TN = take("projected", (num_rows, self._entry.num_outputs), dtype)
         self._entry(normed_TD, entry_TN)
         num_q = entry_TN.shape[1] - self._config.cached_dim
-        latent_TR = self._norm(entry_TN[:, num_q : num_q + rank], self._latent_norm_R)
-        key_T1r = self._turn(entry_TN[:, None, num_q + rank :], placed.angles)
-        slots_S1d = cache.k_PNKd.flatten(0, 1)
-        slots_S1d[placed.slots_T] = torch.cat((latent_TR[:, None], key_T1r), dim=2)
-        q_THq = self._queries(entry_TN[:, :num_q]).view(num_rows, self._num_heads, -1)
-        rope_THr = q_THq[:, :, self._config.plain_dim :]
-        rope_THr.copy_(self._turn(rope_THr, placed.angles))
+        fused.latent_store(entry_TN[:, num_q:], placed.angles, self._parts, cache, placed.slots_T)
+        width = self._config.plain_dim + self._config.rope_dim
+        q_THq = take("turned queries", (num_rows, self._num_heads, width), dtype)
+        q_TN = self._queries(entry_TN[:, :num_q])
+        fused.turn_queries(q_TN, placed.angles, self._parts, q_THq)
         return q_THq
 
     def attend(
@@ -109,32 +109,19 @@ class LatentAttention:
         out_THv.copy_(value_HTv.transpose(0, 1))
 
     def _queries(self, q_TN: torch.Tensor) -> torch.Tensor:
-        """Return queries in memory that may be written."""
+        """Return queries as the checkpoint has them.
+
+        Weights keep its order of rows, as blocks that share a scale would not survive another; so
+        it is the queries that are put in order, when they are turned.
+        """
         if self._q_norm_Q is None or self._q_up is None:
-            return q_TN.contiguous()
+            return q_TN
         shape = (len(q_TN), self._q_up.num_outputs)
         out_TN = self._operations.scratch.take("queries", shape, q_TN.dtype)
-        self._q_up(self._norm(q_TN, self._q_norm_Q), out_TN)
+        normed_TN = torch.empty_like(q_TN, memory_format=torch.contiguous_format)
+        self._operations.fused.add_norm(None, q_TN.contiguous(), self._q_norm_Q, _EPS, normed_TN)
+        self._q_up(normed_TN, out_TN)
         return out_TN
-
-    def _norm(self, x_TN: torch.Tensor, weight_N: torch.Tensor) -> torch.Tensor:
-        out_TN = torch.empty_like(x_TN, memory_format=torch.contiguous_format)
-        self._operations.fused.add_norm(None, x_TN.contiguous(), weight_N, _EPS, out_TN)
-        return out_TN
-
-    def _turn(self, x_THr: torch.Tensor, angles: Angles) -> torch.Tensor:
-        """Turn heads by their rows' angles, in float32, rounded once; halves lie apart then.
-
-        Weights stay as the checkpoint has them, as blocks that share a scale do not survive a
-        change of their rows' order; so neighbours are turned where it turns neighbours.
-        """
-        wide_THr = x_THr.float()
-        low, high = wide_THr.chunk(2, dim=-1)
-        if self._config.interleaved:
-            low, high = wide_THr[..., 0::2], wide_THr[..., 1::2]
-        cos_T1h, sin_T1h = angles.cos_Th[:, None], angles.sin_Th[:, None]
-        turned = torch.cat((low * cos_T1h - high * sin_T1h, high * cos_T1h + low * sin_T1h), -1)
-        return turned.to(x_THr.dtype)
 
 
 def _whole_keys(key_up_HpR: torch.Tensor, latent: LatentConfig) -> torch.Tensor:

@@ -7,7 +7,7 @@ from typing import Protocol
 
 import torch
 
-from stage_worker.kernels.reference import Angles, HeadNorms, PagedKeysValues
+from stage_worker.kernels.reference import Angles, HeadNorms, LatentParts, PagedKeysValues
 from stage_worker.paged.attention import Attention, SequencesAttention
 from stage_worker.paged.scratch import Scratch
 
@@ -36,6 +36,23 @@ class Fused(Protocol):
         q_THd: torch.Tensor,
     ) -> None:
         """Normalise and turn heads; write keys and values to their slots."""
+        ...
+
+    def latent_store(
+        self,
+        latent_Td: torch.Tensor,
+        angles: Angles,
+        parts: LatentParts,
+        cache: PagedKeysValues,
+        slots_T: torch.Tensor,
+    ) -> None:
+        """Normalise latents and turn their keys; write both to their slots."""
+        ...
+
+    def turn_queries(
+        self, q_TN: torch.Tensor, angles: Angles, parts: LatentParts, q_THq: torch.Tensor
+    ) -> None:
+        """Write heads whose last columns are turned."""
         ...
 
     def gated_silu(self, gate_up_TI: torch.Tensor, out_TI: torch.Tensor) -> None:
