@@ -39,7 +39,7 @@ for name in "$@"; do
     model)
       part model 500 python3 -m pytest -q -m gpu -p no:cacheprovider tests/gpu/test_model.py ;;
     mesh)
-      part mesh 300 python3 -m pytest -q -m gpu -p no:cacheprovider tests/gpu/test_mesh.py ;;
+      part mesh 420 python3 -m pytest -q -m gpu -p no:cacheprovider tests/gpu/test_mesh.py ;;
     scaling)
       read -ra more <<< "${SCALING:---stages 1 2 --rounds 1}"
       part scaling 580 python3 -m tests.bench.gpu_scaling --device cuda \

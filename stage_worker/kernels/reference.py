@@ -64,7 +64,7 @@ class HeadNorms:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class LatentParts:
-    """What becomes of projected latents, which are normalised, and of their keys, which are turned."""
+    """What becomes of projected latents: they are normalised, and their keys are turned."""
 
     norm_R: torch.Tensor
     """R is the latent's rank."""
