@@ -16,7 +16,14 @@ import structlog
 import torch
 
 from stage_worker.kernels import reference
-from stage_worker.kernels.availability import BLOCK_GEMM, FLASH_PREFILL, TRITON, Needs, why_not
+from stage_worker.kernels.availability import (
+    BLOCK_GEMM,
+    FLASH_PREFILL,
+    LATENT_DECODE,
+    TRITON,
+    Needs,
+    why_not,
+)
 from stage_worker.kernels.reference import GROUP_WIDTH
 from stage_worker.latent_config import LatentConfig
 from stage_worker.model_config import ModelConfig
@@ -131,7 +138,7 @@ def _why_not_expanded(latent: LatentConfig) -> Iterator[str]:
 
 def _why_not_split(about: _Subject) -> Iterator[str]:
     yield from about.narrow()
-    yield from about.needs(TRITON)
+    yield from about.needs(LATENT_DECODE if about.config.latent else TRITON)
     if about.config.latent is not None:
         yield from _why_not_split_latents(about.config.latent)
         return
