@@ -119,13 +119,13 @@ def _attend(
     TOKEN: tl.constexpr = RANK + TURNED
     head_R = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     key_n = tl.arange(0, KEYS)
-    column_c = tl.arange(0, RANK)
-    column_r = tl.arange(0, TURNED)
+    column_1c = tl.arange(0, RANK)[None, :]
+    column_1r = RANK + tl.arange(0, TURNED)[None, :]
     is_head_R = head_R < NUM_HEADS
     q_row_R = sequence * NUM_HEADS + head_R
     q_at_R1 = q_row_R[:, None] * TOKEN
-    q_Rc = tl.load(q_ptr + q_at_R1 + column_c[None, :], mask=is_head_R[:, None], other=0.0)
-    q_Rr = tl.load(q_ptr + q_at_R1 + RANK + column_r[None, :], mask=is_head_R[:, None], other=0.0)
+    q_Rc = tl.load(q_ptr + q_at_R1 + column_1c, mask=is_head_R[:, None], other=0.0)
+    q_Rr = tl.load(q_ptr + q_at_R1 + column_1r, mask=is_head_R[:, None], other=0.0)
 
     best_R = tl.full((ROWS,), -float("inf"), tl.float32)
     sum_R = tl.zeros((ROWS,), tl.float32)
@@ -140,12 +140,8 @@ def _attend(
         token_ptr = latent_ptr + (page * PAGE + begin % PAGE) * TOKEN
         is_key_n = begin + key_n < num_keys
         at_n1 = key_n[:, None] * TOKEN
-        latent_nc = tl.load(
-            token_ptr + at_n1 + column_c[None, :], mask=is_key_n[:, None], other=0.0
-        )
-        turned_nr = tl.load(
-            token_ptr + at_n1 + RANK + column_r[None, :], mask=is_key_n[:, None], other=0.0
-        )
+        latent_nc = tl.load(token_ptr + at_n1 + column_1c, mask=is_key_n[:, None], other=0.0)
+        turned_nr = tl.load(token_ptr + at_n1 + column_1r, mask=is_key_n[:, None], other=0.0)
         score_Rn = tl.dot(q_Rc, tl.trans(latent_nc))
         score_Rn = tl.dot(q_Rr, tl.trans(turned_nr), score_Rn) * scale_log2
         score_Rn = tl.where(is_key_n[None, :], score_Rn, -float("inf"))
@@ -153,7 +149,7 @@ def _attend(
 
     mean_Rc, lse_R = finish(best_R, sum_R, sum_Rc)
     partial_R = q_row_R * tl.num_programs(1) + tl.program_id(1)
-    at_Rc = partial_R[:, None] * RANK + column_c[None, :]
+    at_Rc = partial_R[:, None] * RANK + column_1c
     tl.store(lse_ptr + partial_R, lse_R, mask=is_head_R)
     tl.store(partial_ptr + at_Rc, mean_Rc, mask=is_head_R[:, None])
 
