@@ -61,6 +61,7 @@ SERVICE_NAMES: Mapping[str, frozenset[str]] = {
             "profile_dir",
             "profile_timeout",
             "profile_tokens",
+            "quantization",
             "redis_url",
             "scheduler",
             "threads",

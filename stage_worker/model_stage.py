@@ -31,9 +31,9 @@ from stage_worker.rope import Rope
 from stage_worker.stage import Backend, StageDescription, StageOutput
 from stage_worker.step import LastRowsStep, Step
 from stage_worker.token_ids import checked_token_ids
+from stage_worker.weight_choice import STORED, WeightChoice
 from stage_worker.weights import (
     Layout,
-    LoadFormat,
     Progress,
     StageWeights,
     load_weights,
@@ -178,7 +178,7 @@ def load_stage(
     layers: range,
     dtype: DtypeChoice = "auto",
     num_threads: int = 1,
-    load_format: LoadFormat = "auto",
+    choice: WeightChoice = STORED,
     progress: Progress = lambda _done, _total: None,
 ) -> ModelStage:
     """Load layers [layers.start, layers.stop) of a model folder; blocks for seconds.
@@ -189,24 +189,30 @@ def load_stage(
     Raises:
         ConfigError: the range is not in the model, or the folder cannot be served.
     """
-    config = read_config(model_path, layers)
-    own = own_dtype(model_path, config, first_layer=layers.start, load_format=load_format)
+    model = choice.served(read_config(model_path, layers))
+    config = model.config
+    own = own_dtype(model_path, config, first_layer=layers.start, load_format=choice.load_format)
     compute_dtype = choose_dtype(dtype, own=own, declared=config.dtype)
     torch.set_num_threads(num_threads)
     device = torch.device("cpu")
     weights = load_weights(
         model_path,
-        config,
+        model,
         layers=layers,
         layout=Layout(
             dtype=compute_dtype,
             device=device,
             lay_out=lambda raw, config: lay_out(raw, config, compute_dtype),
         ),
-        load_format=load_format,
+        load_format=choice.load_format,
         progress=progress,
     )
     description = describe(
-        config, layers, weights, dtype=compute_dtype, device=device, backends=_BACKENDS
+        config,
+        layers,
+        weights,
+        dtype=compute_dtype,
+        device=device,
+        backends=(*_BACKENDS, *model.backends()),
     )
     return ModelStage(config, description, weights, num_threads)

@@ -25,6 +25,7 @@ from stage_worker.paged.load import load_paged_stage
 from stage_worker.settings import WorkerSettings
 from stage_worker.stage import Stage
 from stage_worker.start_profile import KeptProfile, profile_limits
+from stage_worker.weight_choice import WeightChoice
 from stage_worker.worker import Worker
 
 _IO_THREADS = 2
@@ -152,13 +153,14 @@ def _load(settings: WorkerSettings, progress: _Progress) -> tuple[Stage, int]:
 
     device = choose_device(settings.device)
     layers = range(settings.layers.first, settings.layers.last)
+    choice = WeightChoice(load_format=settings.load_format, quantization=settings.quantization)
     if device.type == "cpu":
         stage = load_stage(
             settings.model_path,
             layers=layers,
             num_threads=settings.threads,
             dtype=settings.dtype,
-            load_format=settings.load_format,
+            choice=choice,
             progress=on_progress,
         )
         progress.loaded = 1.0
@@ -170,7 +172,7 @@ def _load(settings: WorkerSettings, progress: _Progress) -> tuple[Stage, int]:
         layers=layers,
         device=device,
         dtype=settings.dtype,
-        load_format=settings.load_format,
+        choice=choice,
         progress=on_progress,
     )
     limits = DeviceLimits(

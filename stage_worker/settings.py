@@ -67,6 +67,9 @@ class WorkerSettings(Settings):
     bfloat16 in place of float32."""
     load_format: Literal["auto", "dummy"] = "auto"
     """auto reads the folder's weights; dummy makes random ones of config.json, to measure."""
+    quantization: Literal["auto", "fp8"] = "auto"
+    """fp8 makes eight-bit weights of the layers' matrices as they are loaded, scaled by blocks of
+    128 x 128; Hopper GPUs multiply them so. auto leaves weights as the checkpoint has them."""
     profile: Literal["auto", "off"] = "auto"
     """auto measures what microbatches take before the worker serves, so that chunks can be planned;
     the next start finds it on disk. off measures nothing."""

@@ -16,6 +16,8 @@ _OUTSIDE_LAYERS = frozenset({_EMBEDDING, _NORM, _HEAD, "model.rotary_emb.inv_fre
 _LAYER = re.compile(r"model\.layers\.(\d+)\.(.+)")
 _DERIVED = frozenset({"self_attn.rotary_emb.inv_freq"})  # written by old tools; follows from config
 
+_NOT_QUANTISED = frozenset({"router", "embedding", "head"})
+
 Shapes = dict[str, tuple[str, tuple[int, ...]]]
 """Role -> name within the layer, and shape."""
 
@@ -119,6 +121,14 @@ def head_specs(config: ModelConfig, *, tied: bool) -> tuple[TensorSpec, TensorSp
     if tied:
         return norm, dataclasses.replace(embedding, role="head")
     return norm, TensorSpec(role="head", name=_HEAD, shape=embedding.shape)
+
+
+def is_product(spec: TensorSpec) -> bool:
+    """Say whether a tensor is a matrix that the rows of a layer are multiplied with.
+
+    Routers are not: a choice between experts must not hang on rounding.
+    """
+    return len(spec.shape) == 2 and spec.role not in _NOT_QUANTISED
 
 
 def is_unknown(name: str) -> bool:

@@ -9,7 +9,7 @@ import dataclasses
 import math
 import pathlib
 from collections.abc import Callable
-from typing import Generic, Literal, TypeVar
+from typing import Generic, TypeVar
 
 import structlog
 import torch
@@ -17,16 +17,22 @@ import torch
 from stage_worker.checkpoint import Checkpoint
 from stage_worker.dummy_weights import DummyWeights
 from stage_worker.element_type import DTYPES
+from stage_worker.kernels.weight_blocks import quantise_blocks
 from stage_worker.layer_weights import merge_outputs
 from stage_worker.model_config import ModelConfig
-from stage_worker.stored_tensors import Block, StoredTensors, scale_spec
-from stage_worker.tensor_specs import TensorSpec, embedding_spec, head_specs, layer_specs
+from stage_worker.stored_tensors import StoredTensors, scale_spec
+from stage_worker.tensor_specs import (
+    TensorSpec,
+    embedding_spec,
+    head_specs,
+    is_product,
+    layer_specs,
+)
+from stage_worker.weight_choice import LoadFormat, ServedModel
 from stage_worker.weight_digest import WeightDigest
 
 _log = structlog.get_logger(__name__)
 
-LoadFormat = Literal["auto", "dummy"]
-"""The folder's safetensors, or seeded random weights of its config.json."""
 Progress = Callable[[int, int], None]
 """Called with parts loaded and parts in all."""
 LayerT = TypeVar("LayerT")
@@ -68,7 +74,7 @@ class StageWeights(Generic[LayerT]):
 
 def load_weights(
     model_path: pathlib.Path,
-    config: ModelConfig,
+    model: ServedModel,
     *,
     layers: range,
     layout: Layout[LayerT],
@@ -80,12 +86,13 @@ def load_weights(
     Raises:
         ConfigError: a file or a tensor is missing, of the wrong shape, unknown or held twice.
     """
+    config = model.config
     is_first, is_last = layers.start == 0, layers.stop == config.num_layers
     num_parts = len(layers) + is_first + is_last
     if load_format == "dummy":
         _log.warning("dummy weights", model_path=str(model_path))
     with _open(model_path, load_format, layout.device) as checkpoint:
-        reader = _Reader(checkpoint, layout, config.fp8_block)
+        reader = _Reader(checkpoint, layout, model)
         embedding = reader.embedding(config) if is_first else None
         progress(int(is_first), num_parts)
         loaded = []
@@ -139,13 +146,14 @@ class _Reader(Generic[LayerT]):
         self,
         checkpoint: Checkpoint | DummyWeights,
         layout: Layout[LayerT],
-        fp8_block: Block | None,
+        model: ServedModel,
     ) -> None:
         self.names: set[str] = set()
         """Tensors read so far."""
         self._checkpoint = checkpoint
         self._layout = layout
-        self._fp8_block = fp8_block
+        self._block = model.config.fp8_block
+        self._at_load = model.at_load
 
     def layer(self, config: ModelConfig, layer: int) -> tuple[LayerT, bytes]:
         raw, digest = self._read(layer_specs(config, layer))
@@ -176,11 +184,14 @@ class _Reader(Generic[LayerT]):
 
     def _read(self, specs: tuple[TensorSpec, ...]) -> tuple[StoredTensors, bytes]:
         digest = WeightDigest()
-        stored = StoredTensors(self._fp8_block)
+        stored = StoredTensors(self._block)
         for spec in specs:
             tensor = self._read_one(spec, digest)
-            scales = scale_spec(spec, tensor.dtype, self._fp8_block)
-            stored.put(spec.role, tensor, self._read_one(scales, digest) if scales else None)
+            scales = scale_spec(spec, tensor.dtype, self._block)
+            scale_nk = self._read_one(scales, digest) if scales else None
+            if scale_nk is None and self._at_load and self._block and is_product(spec):
+                tensor, scale_nk = quantise_blocks(tensor.to(self._layout.device), self._block)
+            stored.put(spec.role, tensor, scale_nk)
         return stored, digest.digest()
 
     def _read_one(self, spec: TensorSpec, digest: WeightDigest) -> torch.Tensor:

@@ -1,17 +1,44 @@
-"""Turns a model folder into one with eight-bit weights, and into what these weights stand for."""
+"""Turns a model folder into one with eight-bit weights, and into what these weights stand for.
+
+And models of a shape whose weights are multiplied in eight bits.
+"""
 
 from __future__ import annotations
 
 import pathlib
 import shutil
+from typing import Any
 
 import safetensors.torch
 import torch
 
-from tests.tiny_models import edit_config
+from tests.narrow_models import NUM_EXPERTS
+from tests.tiny_models import FAMILIES, edit_config
 
 LARGEST = 448.0
 """Of float8_e4m3fn."""
+WHOLE_BLOCKS: dict[str, Any] = {
+    "hidden_size": 256,
+    "intermediate_size": 512,
+    "head_dim": 64,
+    "initializer_range": 0.06,  # as trained ones: larger weights multiply rounding
+}
+
+
+def whole_blocks(family: str) -> dict[str, Any]:
+    """Return changes that make a family's matrices ones of whole blocks, and its experts all used.
+
+    Rounding may choose another one of two experts, and then nothing bounds what comes of it.
+    """
+    changes = {**WHOLE_BLOCKS, "num_attention_heads": 4, "num_key_value_heads": 2}
+    if FAMILIES[family].get("moe_intermediate_size"):
+        changes |= {"moe_intermediate_size": 128, "num_experts_per_tok": NUM_EXPERTS}
+    if family.startswith("Deepseek"):
+        del changes["head_dim"], changes["num_key_value_heads"]
+        changes |= {"topk_group": 4, "kv_lora_rank": 128, "v_head_dim": 64, "n_shared_experts": 1}
+        if FAMILIES[family]["q_lora_rank"]:
+            changes["q_lora_rank"] = 128
+    return changes
 
 
 def quantise(source: pathlib.Path, fp8: pathlib.Path, plain: pathlib.Path, block: int) -> None:

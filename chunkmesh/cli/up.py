@@ -66,6 +66,7 @@ def up(
     threads: up_flags.Threads = 1,
     transport: up_flags.Transport = up_flags.TransportName.UCX,
     dtype: up_flags.Dtype = None,
+    quantization: up_flags.Quantization = None,
     page_size: up_flags.PageSize = None,
     chunked_prefill_size: up_flags.ChunkedPrefillSize = None,
     redis_url: up_flags.RedisUrl = None,
@@ -89,17 +90,16 @@ def up(
         _check_capacity(max_total_tokens, page_size, words)
         num_stages = stages or _DEFAULT_STAGES
         folder = model_folder(model_path)
-        stage_devices = gpus.stage_devices(device.value, devices)
+        places = gpus.stage_devices(device.value, devices)
         options = MeshOptions(
             model_path=folder,
             num_stages=num_stages,
             layers=_named_layers(folder, num_stages, layers, partition, words),
             threads=threads,
-            devices=stage_devices,
+            devices=places,
             transport=transport.value,
-            page_tokens=page_size or _on_gpus(stage_devices, _GPU_PAGE_TOKENS),
-            chunked_prefill_tokens=chunked_prefill_size
-            or _on_gpus(stage_devices, _GPU_CHUNK_TOKENS),
+            page_tokens=page_size or _on_gpus(places, _GPU_PAGE_TOKENS),
+            chunked_prefill_tokens=chunked_prefill_size or _on_gpus(places, _GPU_CHUNK_TOKENS),
             redis_url=redis_url,
             cache=not no_cache,
             host=host,
@@ -109,7 +109,7 @@ def up(
             hicache_port=hicache_port,
             prefer_usual_ports=True,
             scheduler_flags=words,
-            worker_flags=_worker_flags(max_total_tokens, dtype),
+            worker_flags=_worker_flags(max_total_tokens, dtype, quantization),
             log_dir=log_dir,
             ready_timeout_s=ready_timeout,
         )
@@ -162,7 +162,9 @@ def _check_capacity(
 
 
 def _worker_flags(
-    max_total_tokens: int | None, dtype: up_flags.DtypeName | None
+    max_total_tokens: int | None,
+    dtype: up_flags.DtypeName | None,
+    quantization: up_flags.QuantizationName | None,
 ) -> tuple[str, ...]:
     """Leave out what is not given: environment and files of the workers still count."""
     words: tuple[str, ...] = ()
@@ -170,6 +172,8 @@ def _worker_flags(
         words += ("--max-total-tokens", str(max_total_tokens))
     if dtype is not None:
         words += ("--dtype", dtype.value)
+    if quantization is not None:
+        words += ("--quantization", quantization.value)
     return words
 
 

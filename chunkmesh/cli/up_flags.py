@@ -37,6 +37,13 @@ class DtypeName(StrEnum):
     FLOAT16 = "float16"
 
 
+class QuantizationName(StrEnum):
+    """What weights are made of when they are loaded."""
+
+    AUTO = "auto"
+    FP8 = "fp8"
+
+
 SchedulerFlags = Annotated[
     list[str] | None,
     typer.Argument(
@@ -68,6 +75,10 @@ Transport = Annotated[TransportName, typer.Option(help="How activations travel."
 Dtype = Annotated[
     DtypeName | None,
     typer.Option(help="Weights, activations and KV. Default auto: as config.json declares."),
+]
+Quantization = Annotated[
+    QuantizationName | None,
+    typer.Option(help="fp8 quantises the layers' weights as they are loaded. Default auto."),
 ]
 PageSize = Annotated[
     int | None, typer.Option(min=1, help="Tokens a page holds. Default 128 on GPUs, else 64.")

@@ -4,8 +4,9 @@
 #   bash deploy/gpu/check.sh PART ...      from the project's root, after unpack.sh
 #
 # Parts: imports, tests (what needs no GPU), gpu-tests (kernels and links), model, graphs, mesh, kernels,
-# layer, decode (time between tokens), warm-up, links, tilings, scaling (SCALING="--stages 1 2 ..."
-# changes what tests.bench.gpu_scaling measures).
+# layer, expert-kernels, shapes (layers of models with experts), decode (time between tokens), warm-up,
+# links, tilings, scaling (SCALING="--stages 1 2 ..." changes what tests.bench.gpu_scaling measures),
+# qwen3-moe and deepseek (the same for them in FP8).
 # Logs and JSON go to $OUT (or ./gpu-results), a table of results comes last.
 set -euo pipefail
 . /tmp/chunkmesh-site/env.sh
@@ -34,13 +35,14 @@ for name in "$@"; do
         tests/contract tests/unit ;;
     gpu-tests)
       part gpu-tests 300 python3 -m pytest -q -m gpu -p no:cacheprovider \
-        tests/gpu/test_kernels.py tests/gpu/test_libraries.py tests/gpu/test_links.py ;;
+        tests/gpu/test_kernels.py tests/gpu/test_expert_slots.py tests/gpu/test_libraries.py \
+        tests/gpu/test_links.py ;;
     model)
       part model 500 python3 -m pytest -q -m gpu -p no:cacheprovider tests/gpu/test_model.py ;;
     graphs)
       part graphs 400 python3 -m pytest -q -m gpu -p no:cacheprovider tests/gpu/test_decode_graphs.py ;;
     mesh)
-      part mesh 300 python3 -m pytest -q -m gpu -p no:cacheprovider tests/gpu/test_mesh.py ;;
+      part mesh 420 python3 -m pytest -q -m gpu -p no:cacheprovider tests/gpu/test_mesh.py ;;
     scaling)
       read -ra more <<< "${SCALING:---stages 1 2 --rounds 1}"
       part scaling 580 python3 -m tests.bench.gpu_scaling --device cuda \
@@ -59,6 +61,24 @@ for name in "$@"; do
     warm-up)
       part warm-up 300 python3 -m tests.bench.gpu_warm_up --json "$out/warm-up.json"
       cat "$out/warm-up.log" ;;
+    expert-kernels)
+      part expert-kernels 150 python3 -m tests.bench.gpu_expert_kernels \
+        --json "$out/expert-kernels.json"
+      cat "$out/expert-kernels.log" ;;
+    shapes)
+      part shapes 240 python3 -m tests.bench.gpu_shapes --limit-s 150 --json "$out/shapes.json"
+      cat "$out/shapes.log" ;;
+    qwen3-moe | deepseek)
+      shape=qwen3-30b-a3b
+      [ "$name" = deepseek ] && shape=deepseek-v3-cut
+      stages=(1)
+      [ "$num_gpus" -ge 2 ] && stages=(1 2)
+      read -ra more <<< "${SCALING:---plans optimal fixed --fixed 8192 --rounds 1 --also 32768}"
+      part "$name" 400 python3 -m tests.bench.gpu_scaling --device cuda --shape "$shape" \
+        --quantization fp8 --stages "${stages[@]}" --limit-s 360 \
+        --json "$out/$name.json" --log-dir "/tmp/$name-logs" "${more[@]}"
+      tar czf "$out/$name-logs.tgz" -C /tmp "$name-logs"
+      cat "$out/$name.log" ;;
     tilings)
       part tilings 200 python3 -m tests.bench.gpu_kernels --tilings --json "$out/tilings.json" decode
       sort -k1,7 "$out/tilings.log" | head -n 150 ;;

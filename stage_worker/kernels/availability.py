@@ -25,6 +25,8 @@ class Needs:
 
 
 TRITON = Needs(package="triton", capability=_AMPERE)
+LATENT_DECODE = Needs(package="triton", capability=_HOPPER)
+"""Its tiles fill the shared memory of a Hopper GPU."""
 FLASH_PREFILL = Needs(package="flash_attn.cute", capability=_HOPPER)
 BLOCK_GEMM = Needs(package="deep_gemm", capability=_HOPPER)
 

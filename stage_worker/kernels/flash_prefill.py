@@ -47,6 +47,44 @@ def paged_prefill(
     return out_THd
 
 
+class SequencesPrefill:
+    """Attends to keys and values that lie behind one another, not in pages; for one thread."""
+
+    def __init__(self) -> None:
+        self._contexts: PagedContexts | None = None
+        """Of the call; no other microbatch has them."""
+        self._key_begins_B1 = torch.empty(0)
+
+    def __call__(
+        self,
+        q_THd: torch.Tensor,
+        rows: QueryRows,
+        k_nHd: torch.Tensor,
+        v_nHe: torch.Tensor,
+        contexts: PagedContexts,
+        scale: float,
+    ) -> torch.Tensor:
+        """Do what reference.sequences_prefill does, into new memory."""
+        num_keys_B = contexts.num_keys_B
+        if self._contexts is not contexts:
+            self._contexts = contexts
+            self._key_begins_B1 = num_keys_B.new_zeros(len(num_keys_B) + 1)
+            torch.cumsum(num_keys_B, 0, dtype=torch.int32, out=self._key_begins_B1[1:])
+        result = flash_attn_varlen_func(
+            q_THd,
+            k_nHd,
+            v_nHe,
+            cu_seqlens_q=rows.begins_B1,
+            cu_seqlens_k=self._key_begins_B1,
+            max_seqlen_q=rows.longest,
+            max_seqlen_k=len(k_nHd),
+            softmax_scale=scale,
+            causal=True,
+        )
+        out_THe: torch.Tensor = result[0] if isinstance(result, tuple) else result
+        return out_THe
+
+
 class PagedPrefill:
     """Does what paged_prefill does, into memory of the caller; for one thread.
 

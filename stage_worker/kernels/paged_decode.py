@@ -13,8 +13,6 @@ Source: https://arxiv.org/abs/2205.14135, https://crfm.stanford.edu/2023/10/12/f
 from __future__ import annotations
 
 import dataclasses
-import math
-from collections.abc import Callable
 
 import torch
 import triton
@@ -22,13 +20,15 @@ import triton.language as tl
 
 from stage_worker.kernels.launch import KernelLaunch
 from stage_worker.kernels.reference import PagedContexts, PagedKeysValues
-
-_LEAST_ROWS = 16
-"""Rows of the smallest matrix product; a group of query heads is padded to it."""
-_MOST_SPLITS = 128
-_LOG2_E = math.log2(math.e)
-Take = Callable[[str, tuple[int, ...], torch.dtype], torch.Tensor]
-"""Returns memory for a name, void when the name is taken again."""
+from stage_worker.kernels.split_keys import (
+    LEAST_ROWS,
+    LOG2_E,
+    SplitMemory,
+    Take,
+    finish,
+    fold,
+    own_range,
+)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,20 +45,14 @@ class Tiling:
 
 
 class PagedDecode:
-    """Attends to one query row a sequence; launches on one stream, one at a time.
-
-    What the splits leave is in memory of the caller's, because a captured launch keeps its address.
-    """
+    """Attends to one query row a sequence; launches on one stream, one at a time."""
 
     def __init__(
         self, device: torch.device, tiling: Tiling = Tiling(), take: Take | None = None
     ) -> None:
-        """Take where the splits' memory is from; new memory for each call if that is None."""
+        """Take where the splits' memory is from, as for SplitMemory."""
         self._tiling = tiling
-        self._num_sms = _count_sms(device)
-        self._take = take or (
-            lambda _name, shape, dtype: torch.empty(shape, dtype=dtype, device=device)
-        )
+        self._memory = SplitMemory(device, take)
 
     def __call__(
         self,
@@ -74,10 +68,9 @@ class PagedDecode:
         """
         batch, num_heads, head_dim = q_BHd.shape
         num_kv_heads = cache.k_PNKd.shape[2]
-        num_splits = self._splits(batch * num_kv_heads)
-        num_partial = batch * num_heads * num_splits
-        partial_xd = self._take("splits", (num_partial, head_dim), torch.float32)
-        lse_x = self._take("splits' sums", (num_partial,), torch.float32)
+        memory = self._memory
+        num_splits = memory.splits(batch * num_kv_heads, self._tiling.programs_per_sm)
+        memory.reserve(batch * num_heads * num_splits, head_dim)
         group = num_heads // num_kv_heads
         _launch_attend(
             (num_kv_heads, num_splits, batch),
@@ -87,14 +80,14 @@ class PagedDecode:
                 cache.v_PNKd,
                 contexts.page_table_Bp,
                 contexts.num_keys_B,
-                partial_xd,
-                lse_x,
-                scale * _LOG2_E,
+                memory.partial,
+                memory.lse,
+                scale * LOG2_E,
                 contexts.page_table_Bp.stride(0),
             ),
             {
                 "GROUP": group,
-                "ROWS": max(_LEAST_ROWS, triton.next_power_of_2(group)),
+                "ROWS": max(LEAST_ROWS, triton.next_power_of_2(group)),
                 "NUM_KV_HEADS": num_kv_heads,
                 "HEAD_DIM": head_dim,
                 "PAGE": cache.page_tokens,
@@ -103,23 +96,7 @@ class PagedDecode:
             num_warps=self._tiling.warps,
             num_stages=self._tiling.stages,
         )
-        _launch_merge(
-            (batch * num_heads, 1, 1),
-            (partial_xd, lse_x, out_BHd, num_splits),
-            {"SPLITS": triton.next_power_of_2(num_splits), "HEAD_DIM": head_dim},
-            num_warps=4,
-        )
-
-    def _splits(self, num_programs: int) -> int:
-        """Return in how many ranges the keys of num_programs (sequence, kv head) pairs are cut."""
-        wanted = self._tiling.programs_per_sm * self._num_sms // num_programs
-        return min(max(wanted, 1), _MOST_SPLITS)
-
-
-def _count_sms(device: torch.device) -> int:
-    if device.type != "cuda":
-        return 1
-    return int(torch.cuda.get_device_properties(device).multi_processor_count)
+        memory.merge(out_BHd, num_splits)
 
 
 @triton.jit(do_not_specialize=["table_stride"])
@@ -144,7 +121,7 @@ def _attend(
     kv_head = tl.program_id(0)
     sequence = tl.program_id(2)
     num_keys = tl.load(num_keys_ptr + sequence)
-    first, end = _range(tl.cdiv(num_keys, KEYS))
+    first, end = own_range(tl.cdiv(num_keys, KEYS))
 
     row_R = tl.arange(0, ROWS)
     key_n = tl.arange(0, KEYS)
@@ -173,66 +150,13 @@ def _attend(
         score_Rn = tl.dot(q_Rd, tl.trans(k_nd)) * scale_log2
         score_Rn = tl.where(is_key_n[None, :], score_Rn, -float("inf"))
         v_nd = tl.load(v_ptr + origin + inner_nd, mask=is_key_n[:, None], other=0.0)
-        best_R, sum_R, sum_Rd = _fold(best_R, sum_R, sum_Rd, score_Rn, v_nd)
+        best_R, sum_R, sum_Rd = fold(best_R, sum_R, sum_Rd, score_Rn, v_nd)
 
-    mean_Rd, lse_R = _finish(best_R, sum_R, sum_Rd)
+    mean_Rd, lse_R = finish(best_R, sum_R, sum_Rd)
     partial_R = q_row_R * tl.num_programs(1) + tl.program_id(1)
     at_Rd = partial_R[:, None] * HEAD_DIM + column_d[None, :]
     tl.store(lse_ptr + partial_R, lse_R, mask=is_head_R)
     tl.store(partial_ptr + at_Rd, mean_Rd, mask=is_head_R[:, None])
 
 
-@triton.jit
-def _range(num_blocks):  # noqa: ANN202 two scalars
-    """Return the blocks of keys of this program's split, [first, end)."""
-    per_split = tl.cdiv(num_blocks, tl.num_programs(1))
-    first = tl.program_id(1) * per_split
-    return first, tl.minimum(first + per_split, num_blocks)
-
-
-@triton.jit
-def _finish(best_R, sum_R, sum_Rd):  # noqa: ANN202 a tuple of blocks
-    """Return a running softmax's output and log-sum-exp; without keys zeros that weigh nothing."""
-    lse_R = tl.where(sum_R > 0, best_R + tl.log2(sum_R), -float("inf"))
-    return sum_Rd / tl.where(sum_R > 0, sum_R, 1.0)[:, None], lse_R
-
-
-@triton.jit
-def _fold(best_R, sum_R, sum_Rd, score_Rn, v_nd):  # noqa: ANN202 a tuple of blocks
-    """Add keys with these scores to a running softmax: greatest score, weights, weighted values."""
-    new_R = tl.maximum(best_R, tl.max(score_Rn, 1))
-    kept_R = tl.exp2(best_R - new_R)
-    weight_Rn = tl.exp2(score_Rn - new_R[:, None])
-    sum_Rd = tl.dot(weight_Rn.to(v_nd.dtype), v_nd, sum_Rd * kept_R[:, None])
-    return new_R, sum_R * kept_R + tl.sum(weight_Rn, 1), sum_Rd
-
-
-@triton.jit(do_not_specialize=["num_splits"])
-def _merge(
-    partial_ptr,
-    lse_ptr,
-    out_ptr,
-    num_splits,
-    SPLITS: tl.constexpr,
-    HEAD_DIM: tl.constexpr,
-) -> None:
-    """Merge the ranges of one query head of one sequence."""
-    row = tl.program_id(0)
-    split_S = tl.arange(0, SPLITS)
-    column_d = tl.arange(0, HEAD_DIM)
-    is_split_S = split_S < num_splits
-    partial_S = row * num_splits + split_S
-    lse_S = tl.load(lse_ptr + partial_S, mask=is_split_S, other=-float("inf"))
-    weight_S = tl.exp2(lse_S - tl.max(lse_S, 0))
-    weight_S = weight_S / tl.sum(weight_S, 0)
-    mean_Sd = tl.load(
-        partial_ptr + partial_S[:, None] * HEAD_DIM + column_d[None, :],
-        mask=is_split_S[:, None],
-        other=0.0,
-    )
-    out_d = tl.sum(mean_Sd * weight_S[:, None], 0)
-    tl.store(out_ptr + row * HEAD_DIM + column_d, out_d.to(out_ptr.dtype.element_ty))
-
-
 _launch_attend = KernelLaunch(_attend, varying=frozenset({8}))
-_launch_merge = KernelLaunch(_merge, varying=frozenset({3}))

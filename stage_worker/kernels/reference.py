@@ -63,6 +63,17 @@ class HeadNorms:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class LatentParts:
+    """What becomes of projected latents: they are normalised, and their keys are turned."""
+
+    norm_R: torch.Tensor
+    """R is the latent's rank."""
+    eps: float
+    interleaved: bool
+    """Neighbours (2i, 2i + 1) are turned and come to lie apart, instead of halves."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class QueryRows:
     """Where each sequence's rows are; they are its last positions."""
 
@@ -102,12 +113,40 @@ def paged_decode(
     out_BHd: torch.Tensor,
     scale: float,
 ) -> None:
-    """Attend with one query row of each sequence to all of its keys."""
+    """Attend with one query row of each sequence to all of its keys.
+
+    Values may be narrower than keys.
+    """
     for row in range(len(q_BHd)):
         k_nKd, v_nKd = _context(row, cache, contexts, _wide(q_BHd))
         q_KGd = q_BHd[row].to(k_nKd.dtype).view(k_nKd.shape[1], -1, q_BHd.shape[2])
         weights_KGn = torch.einsum("KGd,nKd->KGn", q_KGd * scale, k_nKd).softmax(-1)
         out_BHd[row] = torch.einsum("KGn,nKd->KGd", weights_KGn, v_nKd).flatten(0, 1)
+
+
+def sequences_prefill(
+    q_THd: torch.Tensor,
+    rows: QueryRows,
+    k_nHd: torch.Tensor,
+    v_nHe: torch.Tensor,
+    num_keys_B: torch.Tensor,
+    scale: float,
+) -> torch.Tensor:
+    """Do what paged_prefill does; keys and values of sequences lie behind one another.
+
+    Values may have another width e.
+    """
+    parts = []
+    begins, first_key = rows.begins_B1.tolist(), 0
+    for (begin, end), num_keys in zip(itertools.pairwise(begins), num_keys_B.tolist(), strict=True):
+        keys = slice(first_key, first_key + num_keys)
+        k_nHd_own, v_nHe_own = (x_nHd[keys].to(_wide(q_THd)) for x_nHd in (k_nHd, v_nHe))
+        scores_HTn = torch.einsum("THd,nHd->HTn", q_THd[begin:end].to(k_nHd_own.dtype), k_nHd_own)
+        hidden_Tn = torch.ones(scores_HTn.shape[1:], dtype=torch.bool, device=q_THd.device)
+        scores_HTn.mul_(scale).masked_fill_(hidden_Tn.triu(num_keys - (end - begin) + 1), -math.inf)
+        parts.append(torch.einsum("HTn,nHe->THe", scores_HTn.softmax(-1), v_nHe_own))
+        first_key += num_keys
+    return torch.cat(parts).to(q_THd.dtype)
 
 
 def add_norm(
@@ -144,6 +183,32 @@ def rope_store(
     slots = slots_T[kept]
     cache.k_PNKd.flatten(0, 1)[slots] = _turn(k, angles)[kept].to(cache.k_PNKd.dtype)
     cache.v_PNKd.flatten(0, 1)[slots] = v[kept].to(cache.v_PNKd.dtype)
+
+
+def latent_store(
+    latent_Td: torch.Tensor,
+    angles: Angles,
+    parts: LatentParts,
+    cache: PagedKeysValues,
+    slots_T: torch.Tensor,
+) -> None:
+    """Write normalised latents, and turned keys behind them, to their slots; see rope_store."""
+    rank = len(parts.norm_R)
+    normed_T1R = _norm(latent_Td[:, None, :rank], parts.norm_R, parts.eps)
+    turned_T1r = _turn(_halves(latent_Td[:, None, rank:], parts), angles)
+    kept = slots_T >= 0
+    stored_T1d = torch.cat((normed_T1R, turned_T1r), dim=2)
+    cache.k_PNKd.flatten(0, 1)[slots_T[kept]] = stored_T1d[kept].to(cache.k_PNKd.dtype)
+
+
+def turn_queries(
+    q_TN: torch.Tensor, angles: Angles, parts: LatentParts, q_THq: torch.Tensor
+) -> None:
+    """Write heads, of which the last columns are turned, to q."""
+    q_THq.copy_(q_TN.view(q_THq.shape))
+    plain = q_THq.shape[2] - 2 * angles.cos_Th.shape[1]
+    rope_THr = q_THq[:, :, plain:]
+    rope_THr.copy_(_turn(_halves(rope_THr, parts), angles))
 
 
 def gated_silu(gate_up_TI: torch.Tensor, out_TI: torch.Tensor) -> None:
@@ -191,6 +256,13 @@ def _turn(x_THd: torch.Tensor, angles: Angles) -> torch.Tensor:
     low, high = x_THd.to(_wide(x_THd)).chunk(2, dim=-1)
     cos_T1h, sin_T1h = angles.cos_Th[:, None], angles.sin_Th[:, None]
     return torch.cat((low * cos_T1h - high * sin_T1h, high * cos_T1h + low * sin_T1h), dim=-1)
+
+
+def _halves(x_THr: torch.Tensor, parts: LatentParts) -> torch.Tensor:
+    """Return heads whose pairs lie half a head apart."""
+    if not parts.interleaved:
+        return x_THr
+    return torch.cat((x_THr[..., 0::2], x_THr[..., 1::2]), dim=-1)
 
 
 def _wide(x: torch.Tensor) -> torch.dtype:

@@ -34,6 +34,40 @@ class Attention(Protocol):
         ...
 
 
+class SequencesAttention(Protocol):
+    """Attends from the rows of a run to keys and values of all heads, which lie in no pages."""
+
+    def __call__(
+        self,
+        q_THd: torch.Tensor,
+        run: Sequences,
+        k_nHd: torch.Tensor,
+        v_nHe: torch.Tensor,
+        out_THe: torch.Tensor,
+    ) -> None:
+        """Write to out; the keys of the run's sequences lie behind one another."""
+        ...
+
+
+class FlashSequences:
+    """FlashAttention-4, for chunks whose keys are in no pages."""
+
+    def __init__(self, scale: float) -> None:
+        self._attend: Callable[..., torch.Tensor] = _kernel("flash_prefill").SequencesPrefill()
+        self._scale = scale
+
+    def __call__(
+        self,
+        q_THd: torch.Tensor,
+        run: Sequences,
+        k_nHd: torch.Tensor,
+        v_nHe: torch.Tensor,
+        out_THe: torch.Tensor,
+    ) -> None:
+        """See SequencesAttention."""
+        out_THe.copy_(self._attend(q_THd, run.query_rows, k_nHd, v_nHe, run.contexts, self._scale))
+
+
 class FlashPrefill:
     """FlashAttention-4, for chunks."""
 
@@ -51,9 +85,25 @@ class FlashPrefill:
 class SplitDecode:
     """Split-KV attention in Triton, for single tokens."""
 
-    def __init__(self, scale: float, device: torch.device, scratch: Scratch) -> None:
+    def __init__(self, scale: float, scratch: Scratch) -> None:
         self._attend: Callable[..., None] = _kernel("paged_decode").PagedDecode(
-            device, take=scratch.take
+            scratch.device, take=scratch.take
+        )
+        self._scale = scale
+
+    def __call__(
+        self, q_THd: torch.Tensor, run: Sequences, cache: PagedKeysValues, out_THd: torch.Tensor
+    ) -> None:
+        """See Attention."""
+        self._attend(q_THd, cache, run.contexts, out_THd, self._scale)
+
+
+class SplitLatentDecode:
+    """Split-KV attention to latents in Triton, for single tokens in the absorbed form."""
+
+    def __init__(self, scale: float, scratch: Scratch) -> None:
+        self._attend: Callable[..., None] = _kernel("latent_decode").LatentDecode(
+            scratch.device, take=scratch.take
         )
         self._scale = scale
 
@@ -86,7 +136,7 @@ class TorchAttention:
             num_pages = -(-num_keys // cache.page_tokens)
             page_ids = run.contexts.page_table_Bp[index, :num_pages]
             k_nKd = cache.k_PNKd.index_select(0, page_ids).flatten(0, 1)[:num_keys]
-            v_nKd = k_nKd
+            v_nKd = k_nKd[..., : cache.v_PNKd.shape[3]]
             if cache.v_PNKd.data_ptr() != cache.k_PNKd.data_ptr():
                 v_nKd = cache.v_PNKd.index_select(0, page_ids).flatten(0, 1)[:num_keys]
             self._attend(q_THd[rows], k_nKd, v_nKd, out_THd[rows])
@@ -96,6 +146,7 @@ class TorchAttention:
         self, q_THd: torch.Tensor, k_nKd: torch.Tensor, v_nKd: torch.Tensor, out_THd: torch.Tensor
     ) -> None:
         is_fused = q_THd.dtype != torch.float32 and q_THd.shape[2] <= _FUSED_DIM
+        is_fused = is_fused and q_THd.shape[2] == v_nKd.shape[2]
         if is_fused and self._window is None:
             out_THd.copy_(_fused(q_THd, k_nKd, v_nKd, self._scale))
             return
@@ -127,8 +178,8 @@ class TorchAttention:
             hidden_tn |= age_tn >= self._window
         weights_Kxn = scores_KGtn.masked_fill_(hidden_tn, -torch.inf).softmax(-1).flatten(1, 2)
         out_Kxd = _wide_products(weights_Kxn.to(v_nKd.dtype), v_nKd.transpose(0, 1))
-        out_KGtd = out_Kxd.view(num_kv_heads, -1, num_rows, head_dim)
-        out_tHd.copy_(out_KGtd.permute(2, 0, 1, 3).reshape(num_rows, num_heads, head_dim))
+        out_KGtd = out_Kxd.view(num_kv_heads, -1, num_rows, v_nKd.shape[2])
+        out_tHd.copy_(out_KGtd.permute(2, 0, 1, 3).reshape(num_rows, num_heads, -1))
 
 
 def _fused(

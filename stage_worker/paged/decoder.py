@@ -11,6 +11,8 @@ import torch
 
 from stage_worker.kernels.reference import PagedKeysValues
 from stage_worker.model_config import ModelConfig
+from stage_worker.paged import block_experts
+from stage_worker.paged.block_experts import BlockExperts
 from stage_worker.paged.feed_forward import Experts, Gated
 from stage_worker.paged.heads_attention import HeadsAttention
 from stage_worker.paged.latent_attention import LatentAttention
@@ -41,9 +43,11 @@ class DecoderLayer:
             self._attention = HeadsAttention(raw, config, window, loader, operations)
         else:
             self._attention = LatentAttention(raw, config, config.latent, loader, operations)
-        self._mlp: Gated | Experts
+        self._mlp: Gated | Experts | BlockExperts
         if config.experts is not None and "router" in raw:
-            self._mlp = Experts(raw, config.experts, loader, operations)
+            is_narrow = block_experts.fit(raw, config.experts, loader)
+            kind = BlockExperts if is_narrow else Experts
+            self._mlp = kind(raw, config.experts, loader, operations)
         else:
             self._mlp = Gated(raw, "", loader, operations)
 

@@ -52,13 +52,8 @@ class Experts:
         loader: LinearLoader,
         operations: Operations,
     ) -> None:
-        device = operations.device
         self._operations = operations
-        router_DE = raw["router"].to(device, torch.float32).t()
-        correction_E = None
-        if "correction" in raw:
-            correction_E = raw["correction"].to(device, torch.float32, copy=True)
-        self._router = Router(router_DE, correction_E, config)
+        self._router = device_router(raw, config, operations.device)
         self._num_experts = config.num_experts
         experts = range(config.num_experts)
         self._gate_up_EDI = _stack(
@@ -88,6 +83,15 @@ class Experts:
         if self._shared is not None:
             total_TD += self._shared(x_TD)
         return total_TD.to(x_TD.dtype)
+
+
+def device_router(raw: StoredTensors, config: ExpertsConfig, device: torch.device) -> Router:
+    """Return the router of a layer, which is float32 in every model."""
+    router_DE = raw["router"].to(device, torch.float32).t()
+    correction_E = None
+    if "correction" in raw:
+        correction_E = raw["correction"].to(device, torch.float32, copy=True)
+    return Router(router_DE, correction_E, config)
 
 
 def _stack(weights_NK: Sequence[torch.Tensor]) -> torch.Tensor:

@@ -14,7 +14,8 @@ from stage_worker.paged.decoder import DecoderLayer
 from stage_worker.paged.load_linear import LinearLoader
 from stage_worker.paged.stage import PagedStage
 from stage_worker.stored_tensors import StoredTensors
-from stage_worker.weights import Layout, LoadFormat, Progress, load_weights, own_dtype
+from stage_worker.weight_choice import STORED, WeightChoice
+from stage_worker.weights import Layout, Progress, load_weights, own_dtype
 
 
 def load_paged_stage(
@@ -23,7 +24,7 @@ def load_paged_stage(
     layers: range,
     device: torch.device,
     dtype: DtypeChoice = "auto",
-    load_format: LoadFormat = "auto",
+    choice: WeightChoice = STORED,
     progress: Progress = lambda _done, _total: None,
 ) -> PagedStage:
     """Load layers [layers.start, layers.stop) of a model folder onto a device; blocks for seconds.
@@ -34,17 +35,16 @@ def load_paged_stage(
     Raises:
         ConfigError: the range is not in the model, or the folder cannot be served.
     """
-    config = read_config(model_path, layers)
-    own = own_dtype(model_path, config, first_layer=layers.start, load_format=load_format)
+    model = choice.served(read_config(model_path, layers))
+    config = model.config
+    own = own_dtype(model_path, config, first_layer=layers.start, load_format=choice.load_format)
     if dtype == "auto" and own == torch.float32 and device.type == "cuda":
         dtype = "bfloat16"
     compute_dtype = choose_dtype(dtype, own=own, declared=config.dtype)
     chosen = choose(
         config, dtype=compute_dtype, device=device, wants_fp8=config.fp8_block is not None
     )
-    loader = LinearLoader(
-        chosen.operations, quantise=config.fp8_block is not None and load_format == "dummy"
-    )
+    loader = LinearLoader(chosen.operations)
     windows = iter(config.windows[layers.start : layers.stop])
 
     def lay_out(raw: StoredTensors, config: ModelConfig) -> DecoderLayer:
@@ -52,13 +52,18 @@ def load_paged_stage(
 
     weights = load_weights(
         model_path,
-        config,
+        model,
         layers=layers,
         layout=Layout(dtype=compute_dtype, device=device, lay_out=lay_out),
-        load_format=load_format,
+        load_format=choice.load_format,
         progress=progress,
     )
     description = describe(
-        config, layers, weights, dtype=compute_dtype, device=device, backends=chosen.backends
+        config,
+        layers,
+        weights,
+        dtype=compute_dtype,
+        device=device,
+        backends=(*chosen.backends, *model.backends()),
     )
     return PagedStage(config, description, weights, chosen.operations)

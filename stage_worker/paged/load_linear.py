@@ -14,7 +14,6 @@ import structlog
 import torch
 
 from stage_worker.kernels.reference import GROUP_WIDTH
-from stage_worker.kernels.weight_blocks import quantise_blocks
 from stage_worker.paged.linear import BlockLinear, FullLinear, Linear
 from stage_worker.paged.operations import Operations
 from stage_worker.stored_tensors import StoredTensors
@@ -27,22 +26,42 @@ _Blocks = tuple[torch.Tensor, torch.Tensor]
 class LinearLoader:
     """Makes the linear maps of one layer after the other."""
 
-    def __init__(self, operations: Operations, *, quantise: bool) -> None:
-        """Take whether to quantise weights that a checkpoint stores in full width."""
+    def __init__(self, operations: Operations) -> None:
         self._operations = operations
-        self._quantise = quantise
         self._told: set[str] = set()
 
     def load(
         self, raw: StoredTensors, roles: Sequence[str], bias_N: torch.Tensor | None = None
     ) -> Linear:
         """Merge matrices that read the same input, one below the other."""
-        if self._operations.has_block_gemm and self._fit(raw, roles):
+        if self.fits(raw, roles):
             blocks = [self._blocks(raw, role) for role in roles]
             values_NK = torch.cat([values for values, _ in blocks])
             scale_nk = torch.cat([scale for _, scale in blocks])
             return BlockLinear(values_NK, scale_nk, bias_N, self._operations.scratch)
         return FullLinear(self.full([raw[role] for role in roles]), bias_N)
+
+    def stacked(self, raw: StoredTensors, roles: Sequence[Sequence[str]]) -> _Blocks:
+        """Merge the matrices of each expert that fit, and lay the experts behind one another.
+
+        Returns eight-bit values [E, N, K] and scales [E, n, k].
+        """
+        values_ENK, scale_Enk = (
+            torch.empty(
+                len(roles), sum(map(len, parts)), parts[0].shape[1],
+                dtype=parts[0].dtype, device=self._operations.device,
+            )
+            for parts in zip(*(self._blocks(raw, role) for role in roles[0]), strict=True)
+        )  # fmt: skip
+        for expert, expert_roles in enumerate(roles):
+            begin = begin_n = 0
+            for role in expert_roles:
+                values_NK, scale_nk = self._blocks(raw, role)
+                values_ENK[expert, begin : begin + len(values_NK)].copy_(values_NK)
+                scale_Enk[expert, begin_n : begin_n + len(scale_nk)].copy_(scale_nk)
+                begin += len(values_NK)
+                begin_n += len(scale_nk)
+        return values_ENK, scale_Enk
 
     def full(self, parts_NK: Sequence[torch.Tensor]) -> torch.Tensor:
         """Copy matrices one below the other, in the activations' type."""
@@ -63,15 +82,16 @@ class LinearLoader:
         """Copy a norm or a bias, in the activations' type."""
         return tensor.to(self._operations.device, self._operations.dtype, copy=True)
 
-    def _fit(self, raw: StoredTensors, roles: Sequence[str]) -> bool:
-        """Say whether matrices are, or can become, eight-bit ones that lie below one another."""
+    def fits(self, raw: StoredTensors, roles: Sequence[str]) -> bool:
+        """Say whether matrices are multiplied in eight bits, and their blocks are whole ones."""
+        if not self._operations.has_block_gemm:
+            return False
         for index, role in enumerate(roles):
             values, scale = raw.stored(role)
-            if scale is None and not self._quantise:
+            if scale is None:
                 return False
             num_rows, width = values.shape
-            is_inner = index < len(roles) - 1
-            is_whole = num_rows % GROUP_WIDTH == 0 or not (is_inner or scale is None)
+            is_whole = num_rows % GROUP_WIDTH == 0 or index == len(roles) - 1
             if width % GROUP_WIDTH or not is_whole:
                 if role not in self._told:
                     self._told.add(role)
@@ -87,6 +107,5 @@ class LinearLoader:
     def _blocks(self, raw: StoredTensors, role: str) -> _Blocks:
         device = self._operations.device
         values_NK, scale_nk = raw.stored(role)
-        if scale_nk is None:
-            return quantise_blocks(values_NK.to(device))
+        assert scale_nk is not None, "only eight-bit matrices fit"
         return values_NK.to(device), scale_nk.to(device, torch.float32)

@@ -7,8 +7,8 @@ from typing import Protocol
 
 import torch
 
-from stage_worker.kernels.reference import Angles, HeadNorms, PagedKeysValues
-from stage_worker.paged.attention import Attention
+from stage_worker.kernels.reference import Angles, HeadNorms, LatentParts, PagedKeysValues
+from stage_worker.paged.attention import Attention, SequencesAttention
 from stage_worker.paged.scratch import Scratch
 
 
@@ -38,6 +38,23 @@ class Fused(Protocol):
         """Normalise and turn heads; write keys and values to their slots."""
         ...
 
+    def latent_store(
+        self,
+        latent_Td: torch.Tensor,
+        angles: Angles,
+        parts: LatentParts,
+        cache: PagedKeysValues,
+        slots_T: torch.Tensor,
+    ) -> None:
+        """Normalise latents and turn their keys; write both to their slots."""
+        ...
+
+    def turn_queries(
+        self, q_TN: torch.Tensor, angles: Angles, parts: LatentParts, q_THq: torch.Tensor
+    ) -> None:
+        """Write heads whose last columns are turned."""
+        ...
+
     def gated_silu(self, gate_up_TI: torch.Tensor, out_TI: torch.Tensor) -> None:
         """Write silu(first half) * second half."""
         ...
@@ -50,6 +67,8 @@ class Operations:
     fused: Fused
     prefill: Attention
     decode: Attention
+    sequences: SequencesAttention | None
+    """For chunks, where latents are worth expanding; None where they are not."""
     scratch: Scratch
     dtype: torch.dtype
     device: torch.device

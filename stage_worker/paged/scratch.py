@@ -32,7 +32,7 @@ class Scratch:
     """Owner of the memory; what take returned is void when its name is taken again."""
 
     def __init__(self, device: torch.device) -> None:
-        self._device = device
+        self.device = device
         self._pieces = Pieces()
 
     def take(self, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
@@ -51,7 +51,7 @@ class Scratch:
             if pieces.is_fixed:
                 raise InvariantViolated(f"{size} numbers of fixed scratch memory for {name}")
             pieces.memory.pop(name, None)
-            memory = pieces.memory[name] = torch.empty(size, dtype=dtype, device=self._device)
+            memory = pieces.memory[name] = torch.empty(size, dtype=dtype, device=self.device)
         pieces.taken[name] = memory[:size].view(shape)
         return pieces.taken[name]
 

@@ -26,6 +26,7 @@ from stage_worker.orders import Entry, Microbatch, SamplingRow
 from stage_worker.paged.decode_graphs import CudaRecorder
 from stage_worker.paged.load import load_paged_stage
 from stage_worker.paged.stage import PagedStage
+from stage_worker.weight_choice import DUMMY
 from tests.bench import machine
 from tests.bench.shape_folder import SHAPES, write_shape
 
@@ -183,7 +184,7 @@ def main() -> None:
         path = Path(folder)
         write_shape(path, arguments.shape)
         num_layers = int(SHAPES[arguments.shape]["num_hidden_layers"])
-        stage = load_paged_stage(path, layers=range(num_layers), device=device, load_format="dummy")
+        stage = load_paged_stage(path, layers=range(num_layers), device=device, choice=DUMMY)
     print(f"loaded in {time.perf_counter() - begun_s:.1f} s")
     rows = []
     print(f"{'launches':28}{'batch':>6}{'behind':>9}{'step':>9}{'fastest':>9}{'host':>9}{'GPU':>9}")

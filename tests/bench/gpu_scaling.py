@@ -3,7 +3,8 @@
 Time to the first token of one prompt, by plan of its chunks, and the throughput of many in a row.
 One mesh a number of stages serves all plans: clients may cut their own prompts. What was measured
 is printed and written at once; nothing is begun behind the time limit.
-Run: python -m tests.bench.gpu_scaling --stages 1 2 [--fp8] [--in-row 16] [--json FILE]
+Run: python -m tests.bench.gpu_scaling --stages 1 2 [--shape qwen3-30b-a3b] [--quantization fp8]
+[--in-row 16] [--json FILE]
 """
 
 from __future__ import annotations
@@ -89,6 +90,7 @@ def _measure(
         if runs:
             measured[plan] = statistics.median(runs)
             _tell(results, num_stages, plan, runs, answer)
+    _measure_other_lengths(bench, num_stages, arguments, results, clock)
     is_wanted = num_stages in (arguments.in_row_stages or arguments.stages[-1:])
     for kind in arguments.in_row_plans if arguments.in_row and is_wanted else ():
         of_kind = [plan for plan in measured if plan.name.startswith(kind)]
@@ -114,6 +116,23 @@ def _measure(
             )
             itl_ms = (answer.e2e_ms - answer.ttft_ms) / (num_new - 1)
             results.add(what="decode", stages=num_stages, behind=num_prompt, itl_ms=itl_ms)
+
+
+def _measure_other_lengths(
+    bench: Bench, num_stages: int, arguments: argparse.Namespace, results: Results, clock: Clock
+) -> None:
+    """Measure one prompt of each other length, by the scheduler's plan."""
+    for num_prompt in arguments.also:
+        if clock.allows(30):
+            answer = bench.complete(bench.prompt(num_prompt), Plan(name="optimal", chunk_tokens=()))
+            results.add(
+                what="other length",
+                stages=num_stages,
+                prompt=num_prompt,
+                chunks=len(answer.chunk_tokens),
+                ttft_s=answer.ttft_ms / 1000,
+                tokens_per_s=num_prompt / answer.ttft_ms * 1000,
+            )
 
 
 def _tell(
@@ -191,6 +210,7 @@ def _options(path: Path, num_stages: int, arguments: argparse.Namespace) -> Mesh
             "--load-format=dummy",
             f"--max-total-tokens={capacity}",
             f"--profile-timeout={arguments.profile_s}",
+            f"--quantization={arguments.quantization}",
         ),
         ready_timeout_s=300,
         log_dir=arguments.log_dir and arguments.log_dir / f"stages-{num_stages}",
@@ -201,7 +221,8 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.bench.gpu_scaling")
     parser.add_argument("--stages", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--shape", choices=SHAPES, default="qwen3-8b")
-    parser.add_argument("--fp8", action="store_true")
+    parser.add_argument("--fp8", action="store_true", help="config.json says so")
+    parser.add_argument("--quantization", choices=["auto", "fp8"], default="auto")
     parser.add_argument("--prompt", type=int, default=131072)
     parser.add_argument("--plans", nargs="+", default=["optimal", "fixed", "dynamic"])
     parser.add_argument("--fixed", type=int, nargs="+", default=[2048, 4096, 6144, 8192])
@@ -212,6 +233,13 @@ def _arguments() -> argparse.Namespace:
         "--in-row-stages", type=int, nargs="+", help="meshes; the last if not given"
     )
     parser.add_argument("--in-row-plans", nargs="+", default=["optimal", "fixed"])
+    parser.add_argument(
+        "--also",
+        type=int,
+        nargs="+",
+        default=[],
+        help="other lengths of prompts, planned as optimal",
+    )
     parser.add_argument("--decode", action="store_true", help="time between tokens too")
     parser.add_argument("--device", choices=["auto", "cpu", "cuda"], default="auto")
     parser.add_argument("--kv-tokens", type=int, default=0)

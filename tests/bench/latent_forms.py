@@ -24,6 +24,7 @@ from stage_worker.latent_config import LatentConfig, parse_latent
 from stage_worker.latent_form import absorbed_cost, expanded_cost
 from stage_worker.model_stage import ModelStage, load_stage
 from stage_worker.orders import Entry, Microbatch
+from stage_worker.weight_choice import DUMMY
 from tests.bench import machine
 from tests.bench.measure import cell, interleave, pair_ratios, table
 
@@ -59,7 +60,10 @@ class Layer:
         with tempfile.TemporaryDirectory() as folder:
             (pathlib.Path(folder) / "config.json").write_text(json.dumps(CONFIG))
             self._stage: ModelStage = load_stage(
-                pathlib.Path(folder), layers=range(1), num_threads=num_threads, load_format="dummy"
+                pathlib.Path(folder),
+                layers=range(1),
+                num_threads=num_threads,
+                choice=DUMMY,
             )
         self._num_pages = -(-num_tokens // PAGE_TOKENS)
         self._ids = np.random.default_rng(1).integers(0, 264, num_tokens, dtype=np.uint32)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from stage_worker.kernels import reference
-from stage_worker.kernels.reference import PagedKeysValues
+from stage_worker.kernels.reference import LatentParts, PagedKeysValues
 from tests.kernel_inputs import (
     CacheShape,
     Dice,
@@ -91,6 +91,46 @@ def test_a_captured_decode_follows_its_contexts(gpu: torch.device) -> None:
         assert distance(out_BHd, right_BHd) < 2 * BF16_ROUNDING
 
 
+@pytest.mark.parametrize("page_tokens", [16, 64])
+@pytest.mark.parametrize("num_heads", [4, 64, 80])
+@pytest.mark.parametrize(("rank", "turned"), [(32, 16), (128, 64)])
+def test_decode_attends_to_latents(
+    dice: Dice, page_tokens: int, num_heads: int, rank: int, turned: int
+) -> None:
+    """All heads see one latent: as a key whole, as a value without its turned part."""
+    check_latent_decode(dice, page_tokens, num_heads, (rank, turned))
+
+
+@pytest.mark.parametrize("num_heads", [16, 128])
+def test_decode_attends_to_latents_of_deepseek(gpu: torch.device, num_heads: int) -> None:
+    """The widths of real models fit into a GPU's shared memory."""
+    check_latent_decode(Dice(gpu), 128, num_heads, (512, 64))
+
+
+def check_latent_decode(
+    dice: Dice, page_tokens: int, num_heads: int, widths: tuple[int, int]
+) -> None:
+    """Compare with the definition: every border of a page, and nothing behind the last key."""
+    latent_decode = pytest.importorskip("stage_worker.kernels.latent_decode")
+    rank, turned = widths
+    shape = CacheShape(
+        num_kv_heads=1,
+        head_dim=rank + turned,
+        page_tokens=page_tokens,
+        num_keys=(1, page_tokens - 1, page_tokens, page_tokens + 1, 5 * page_tokens + 3),
+    )
+    cache, contexts = paged_cache(dice, shape)
+    q_BHd = dice.normal(len(shape.num_keys), num_heads, rank + turned)
+    out_BHc = dice.poison(len(shape.num_keys), num_heads, rank)
+    right_BHc = wide(out_BHc)
+    attend = latent_decode.LatentDecode(dice.device)
+    for _ in range(2):
+        attend(q_BHd, cache, contexts, out_BHc, 0.1)
+    latents = PagedKeysValues(k_PNKd=cache.k_PNKd, v_PNKd=cache.k_PNKd[..., :rank])
+    reference.paged_decode(wide(q_BHd), latents, contexts, right_BHc, 0.1)
+    assert distance(out_BHc, right_BHc) < 2 * BF16_ROUNDING
+
+
 @pytest.mark.parametrize("width", [128, 576, 4096, 5120])
 @pytest.mark.parametrize("has_delta", [True, False])
 def test_add_norm(dice: Dice, width: int, has_delta: bool) -> None:
@@ -133,6 +173,44 @@ def test_rope_store(
         right_SKd = getattr(right, field.name).flatten(0, 1)
         assert distance(found_SKd[written], right_SKd[written]) < BF16_ROUNDING
         assert torch.equal(found_SKd.isnan(), right_SKd.isnan())
+
+
+@pytest.mark.parametrize("interleaved", [True, False])
+@pytest.mark.parametrize(("rank", "turned"), [(512, 64), (48, 16)])
+def test_latent_store(dice: Dice, rank: int, turned: int, interleaved: bool) -> None:
+    """Latents and keys end in their slots, from rows that are part of wider ones."""
+    latent_store = pytest.importorskip("stage_worker.kernels.latent_store")
+    projected_TN = dice.normal(6, rank + turned + 40)
+    parts = LatentParts(norm_R=dice.normal(rank), eps=1e-6, interleaved=interleaved)
+    slots_T = torch.tensor([17, 3, -1, 40, 0, 63], device=dice.device)
+    k_PNKd = dice.poison(4, 16, 1, rank + turned)
+    cache = PagedKeysValues(k_PNKd=k_PNKd, v_PNKd=k_PNKd)
+    right = PagedKeysValues(k_PNKd=wide(k_PNKd), v_PNKd=wide(k_PNKd))
+    turn = angles(dice, 6, turned)
+    latent_store.latent_store(projected_TN[:, 40:], turn, parts, cache, slots_T)
+    reference.latent_store(wide(projected_TN)[:, 40:], turn, parts, right, slots_T)
+    written = slots_T[slots_T >= 0]
+    found_Sd, right_Sd = (pages.k_PNKd.flatten(0, 2) for pages in (cache, right))
+    assert distance(found_Sd[written], right_Sd[written]) < BF16_ROUNDING
+    assert torch.equal(found_Sd.isnan(), right_Sd.isnan())
+
+
+@pytest.mark.parametrize("interleaved", [True, False])
+@pytest.mark.parametrize(("num_heads", "plain", "turned"), [(128, 128, 64), (5, 24, 16)])
+def test_turn_queries(
+    dice: Dice, num_heads: int, plain: int, turned: int, interleaved: bool
+) -> None:
+    """All heads of a row are turned by one angle, and their plain part is left alone."""
+    latent_store = pytest.importorskip("stage_worker.kernels.latent_store")
+    width = num_heads * (plain + turned)
+    q_TN = dice.normal(3, width + 8)[:, :width]
+    parts = LatentParts(norm_R=dice.normal(1), eps=0.0, interleaved=interleaved)
+    q_THq, turn = dice.poison(3, num_heads, plain + turned), angles(dice, 3, turned)
+    right_THq = wide(q_THq)
+    latent_store.turn_queries(q_TN, turn, parts, q_THq)
+    reference.turn_queries(wide(q_TN), turn, parts, right_THq)
+    assert distance(q_THq, right_THq) < BF16_ROUNDING
+    assert torch.equal(q_THq[..., :plain].flatten(), q_TN.view(q_THq.shape)[..., :plain].flatten())
 
 
 @pytest.mark.parametrize("width", [64, 1536, 5000])

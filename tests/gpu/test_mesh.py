@@ -31,17 +31,18 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def options(folder: Path, num_stages: int, devices: tuple[str, ...]) -> MeshOptions:
-    """Return a mesh without a prefix cache that loads random weights."""
+def options(folder: Path, devices: tuple[str, ...], quantization: str) -> MeshOptions:
+    """Return a mesh of a stage for each device, without a prefix cache, with random weights."""
+    weights = ("--load-format=dummy", f"--quantization={quantization}")
     return MeshOptions(
         model_path=folder,
-        num_stages=num_stages,
+        num_stages=len(devices),
         devices=devices,
         page_tokens=128,
         chunked_prefill_tokens=128,
         cache=False,
         scheduler_flags=("--chunk-strategy=fixed",),
-        worker_flags=("--load-format=dummy", "--profile=off", "--max-total-tokens=8192"),
+        worker_flags=(*weights, "--profile=off", "--max-total-tokens=8192"),
         ready_timeout_s=200,
     )
 
@@ -62,12 +63,13 @@ def answers(mesh: LocalMesh) -> tuple[list[list[int]], pb.GetServerInfoResponse]
         return ids, client.server_info()
 
 
-def test_two_stages_answer_as_one(folder: Path, gpu: torch.device) -> None:
+@pytest.mark.parametrize("quantization", ["auto", "fp8"])
+def test_two_stages_answer_as_one(folder: Path, gpu: torch.device, quantization: str) -> None:
     """Activations go from process to process and from GPU to GPU, and change nothing."""
     second = f"cuda:{min(1, torch.cuda.device_count() - 1)}"
-    with LocalMesh(options(folder, 1, ("cuda:0",))) as mesh:
+    with LocalMesh(options(folder, ("cuda:0",), quantization)) as mesh:
         expected, alone = answers(mesh)
-    with LocalMesh(options(folder, 2, ("cuda:0", second))) as mesh:
+    with LocalMesh(options(folder, ("cuda:0", second), quantization)) as mesh:
         actual, info = answers(mesh)
     assert expected == actual
     assert all(len(ids) == _NEW_TOKENS for ids in actual)
@@ -75,5 +77,6 @@ def test_two_stages_answer_as_one(folder: Path, gpu: torch.device) -> None:
     names = {each.operation: each.name for each in alone.workers[0].backends}
     assert set(names) >= {"prefill attention", "decode attention", "matrix products"}
     assert names["decode launches"] == "CUDA graphs up to 64 rows"
+    assert ("weights" in names) == (quantization == "fp8")
     transports = {worker.outbound.transport for worker in info.workers[:1]}
     assert any("cuda_ipc" in transport for transport in transports)

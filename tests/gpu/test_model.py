@@ -17,8 +17,9 @@ from stage_worker.element_type import DtypeChoice
 from stage_worker.orders import Penalties
 from stage_worker.paged.load import load_paged_stage
 from stage_worker.sampler import Sampler
+from stage_worker.weight_choice import DUMMY, STORED, WeightChoice
 from tests.exactness import Expected, check_same, copy_pages, recorded_logits
-from tests.fp8_folders import quantise
+from tests.fp8_folders import quantise, whole_blocks
 from tests.narrow_models import deviation, make_narrow_without_choice
 from tests.pipeline_of_stages import (
     PipelineOfStages,
@@ -39,8 +40,18 @@ SAME_DEVIATION = 0.015
 """The same between two ways to compute in bfloat16."""
 EIGHT_BIT_DEVIATION = 0.04
 """The same from what eight-bit weights stand for, as inputs are rounded to eight bits too."""
+FP8 = WeightChoice(quantization="fp8")
 PROMPT_TOKENS = 300
 PAGE_TOKENS = 64
+DEEPSEEK_SHAPE = {
+    "hidden_size": 256,
+    "intermediate_size": 512,
+    "moe_intermediate_size": 128,
+    "kv_lora_rank": 512,
+    "qk_nope_head_dim": 128,
+    "qk_rope_head_dim": 64,
+    "v_head_dim": 128,
+}
 KERNEL_SHAPES: dict[str, dict[str, Any]] = {
     "Llama": {"hidden_size": 256, "intermediate_size": 512},
     "Mistral": {"hidden_size": 256, "intermediate_size": 512, "head_dim": 64},
@@ -52,8 +63,10 @@ KERNEL_SHAPES: dict[str, dict[str, Any]] = {
         "head_dim": 128,
         "moe_intermediate_size": 128,
     },
+    "DeepseekV2": DEEPSEEK_SHAPE,
+    "DeepseekV3": DEEPSEEK_SHAPE,
 }
-"""Changes that let kernels for GPUs take the heads, 64 or 128 wide; others go by plain torch."""
+"""Changes that let kernels for GPUs take the heads: as wide as those of real models."""
 
 
 def load_gpu(
@@ -62,10 +75,13 @@ def load_gpu(
     *borders: int,
     dtype: DtypeChoice = "auto",
     page_tokens: int = PAGE_TOKENS,
+    choice: WeightChoice = STORED,
 ) -> PipelineOfStages:
     """Load a model cut at borders onto one GPU."""
     stages = [
-        load_paged_stage(model_path, layers=range(first, last), device=gpu, dtype=dtype)
+        load_paged_stage(
+            model_path, layers=range(first, last), device=gpu, dtype=dtype, choice=choice
+        )
         for first, last in itertools.pairwise(borders)
     ]
     return PipelineOfStages(stages, num_pages=32, page_tokens=page_tokens)
@@ -142,6 +158,18 @@ def test_bfloat16_is_near_float32(
     assert deviation(found_nV, exact_nV) < NARROW_DEVIATION
 
 
+@pytest.mark.parametrize("family", ["Llama", "DeepseekV3"])
+def test_kernels_are_chosen(family: str, gpu: torch.device, tmp_path: pathlib.Path) -> None:
+    """What these tests compare is computed by kernels, where the GPU has them."""
+    make_narrow_without_choice(tmp_path, family, "bfloat16", **KERNEL_SHAPES[family])
+    stage = load_paged_stage(tmp_path, layers=range(4), device=gpu)
+    names = {each.operation: each.name for each in stage.description.backends}
+    if torch.cuda.get_device_capability(gpu) < (9, 0):
+        pytest.skip("the GPU is older than Hopper")
+    assert names["prefill attention"].startswith("FlashAttention-4")
+    assert names["decode attention"].startswith("split-KV")
+
+
 def test_split_equals_whole(narrow: pathlib.Path, gpu: torch.device, prompt: list[int]) -> None:
     """What crosses a border of stages is what stays inside one: not one bit is lost."""
     whole_nV = all_logits(load_gpu(narrow, gpu, 0, 4), prompt, 128)
@@ -212,35 +240,48 @@ def test_pages_of_the_cpu_do_on_a_gpu(tiny: Expected, gpu: torch.device) -> None
         check_same(tiny.answer, Answer(ids=tuple(ids), logits_nV=torch.cat(rows)))
 
 
-@pytest.mark.parametrize("family", ["Llama", "Qwen3"])
+@pytest.mark.parametrize("at_load", [False, True])
+@pytest.mark.parametrize("family", FAMILIES)
 def test_eight_bits_are_near_what_they_stand_for(
-    family: str, gpu: torch.device, tmp_path: pathlib.Path, prompt: list[int]
+    family: str, at_load: bool, gpu: torch.device, tmp_path: pathlib.Path, prompt: list[int]
 ) -> None:
-    """Eight-bit weights stay so, and give what their values give but for rounded inputs."""
+    """Stored or made at load, they stay eight bits, and give what they stand for, nearly.
+
+    Inputs are rounded to eight bits too. Chunks are long and short, as experts' rows are laid out
+    in one way or another.
+    """
     source, fp8, plain = (tmp_path / name for name in ("source", "fp8", "plain"))
-    changes = {
-        **KERNEL_SHAPES[family],
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "initializer_range": 0.06,  # as trained ones: larger weights multiply rounding
-    }
-    if family == "Llama":
-        changes["head_dim"] = 64
-    make_tiny(source, family, **changes)
+    make_tiny(source, family, **whole_blocks(family))
     quantise(source, fp8, plain, 128)
-    pipeline = load_gpu(fp8, gpu, 0, 4)
+    choice = FP8 if at_load else STORED
+    pipeline = load_gpu(source if at_load else fp8, gpu, 0, 4, dtype="bfloat16", choice=choice)
     names = {each.operation: each.name for each in pipeline.stages[0].description.backends}
     if names["matrix products"] != "DeepGEMM":
         pytest.skip("products are not computed by DeepGEMM here")
-    found_nV = all_logits(pipeline, prompt, 128)
+    assert names.get("products of experts", "DeepGEMM, grouped") == "DeepGEMM, grouped"
+    found_nV = all_logits(pipeline, prompt, 200)
     exact = load_pipeline(plain, (0, 4), num_pages=32, dtype="float32")
-    assert deviation(found_nV, all_logits(exact, prompt, 128)) < EIGHT_BIT_DEVIATION
+    assert deviation(found_nV, all_logits(exact, prompt, 200)) < EIGHT_BIT_DEVIATION
+
+
+@pytest.mark.parametrize("family", ["Qwen3", "Qwen3Moe", "DeepseekV3"])
+def test_split_equals_whole_in_eight_bits(
+    family: str, gpu: torch.device, tmp_path: pathlib.Path, prompt: list[int]
+) -> None:
+    """Which slot of its expert a row gets differs from run to run, but not what becomes of it."""
+    make_tiny(tmp_path, family, **whole_blocks(family))
+    found = [
+        all_logits(load_gpu(tmp_path, gpu, *borders, choice=FP8), prompt, 200)
+        for borders in ((0, 4), (0, 4), (0, 1, 3, 4))
+    ]
+    for logits_nV in found[1:]:
+        assert torch.equal(found[0], logits_nV)
 
 
 def test_dummy_weights_agree_between_splits(narrow: pathlib.Path, gpu: torch.device) -> None:
     """Workers of one mesh make the same random weights, whichever layers they hold."""
     whole, part = (
-        load_paged_stage(narrow, layers=range(first, 4), device=gpu, load_format="dummy")
+        load_paged_stage(narrow, layers=range(first, 4), device=gpu, choice=DUMMY)
         for first in (0, 2)
     )
     assert whole.description.layer_digests[2:] == part.description.layer_digests

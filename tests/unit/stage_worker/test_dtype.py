@@ -14,6 +14,7 @@ import torch
 from chunkmesh.errors import ConfigError
 from stage_worker.element_type import DtypeChoice
 from stage_worker.model_stage import load_stage
+from stage_worker.weight_choice import DUMMY
 from tests.fp8_folders import quantise
 from tests.narrow_models import make_narrow, store_as
 from tests.tiny_models import edit_config, make_tiny
@@ -102,7 +103,7 @@ def test_dummy_weights_have_the_declared_type(tmp_path: pathlib.Path) -> None:
     """A benchmark without weights measures what the weights would cost."""
     make_tiny(tmp_path, "Llama")
     edit_config(tmp_path, dtype="bfloat16")
-    stage = load_stage(tmp_path, layers=range(4), load_format="dummy")
+    stage = load_stage(tmp_path, layers=range(4), choice=DUMMY)
     assert stage.description.dtype == torch.bfloat16
 
 

@@ -9,6 +9,7 @@ import structlog.testing
 
 from chunkmesh.errors import ConfigError
 from stage_worker.model_stage import load_stage
+from stage_worker.weight_choice import DUMMY
 from tests.pipeline_of_stages import PipelineOfStages
 from tests.tiny_models import FAMILIES, make_tiny
 
@@ -24,7 +25,7 @@ def config_only(request: pytest.FixtureRequest, tmp_path: pathlib.Path) -> pathl
 
 
 def _pipeline(path: pathlib.Path, *ranges: range) -> PipelineOfStages:
-    stages = [load_stage(path, layers=layers, load_format="dummy") for layers in ranges]
+    stages = [load_stage(path, layers=layers, choice=DUMMY) for layers in ranges]
     return PipelineOfStages(stages, num_pages=8, page_tokens=16)
 
 
@@ -52,6 +53,6 @@ def test_dummy_weights_are_logged(tmp_path: pathlib.Path) -> None:
     """Answers without sense have a reason in the log."""
     make_tiny(tmp_path, "Llama")
     with structlog.testing.capture_logs() as logs:
-        load_stage(tmp_path, layers=range(1), load_format="dummy")
+        load_stage(tmp_path, layers=range(1), choice=DUMMY)
     warnings = [log["event"] for log in logs if log["log_level"] == "warning"]
     assert warnings == ["dummy weights"]

@@ -51,7 +51,11 @@ def test_every_choice_is_logged_with_its_reason(tmp_path: pathlib.Path) -> None:
     ("family", "dtype", "reason"),
     [
         ("Llama", torch.float32, "the element type is torch.float32"),
-        ("DeepseekV3", torch.bfloat16, "keys are latent"),
+        (
+            "DeepseekV3",
+            torch.bfloat16,
+            "keys and values of heads are (40, 20) wide, not (192, 128)",
+        ),
         ("Llama", torch.bfloat16, "head_dim 16 is not a multiple of 8 from 64 to 256"),
     ],
 )

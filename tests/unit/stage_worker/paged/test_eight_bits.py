@@ -2,69 +2,39 @@
 
 from __future__ import annotations
 
-import dataclasses
 import pathlib
 import sys
-import types
-from typing import Any
 
 import pytest
 import torch
 
-from stage_worker.kernels import reference, weight_blocks
-from stage_worker.paged import backends
+from stage_worker.kernels import reference, reference_experts
+from stage_worker.paged import backends, block_experts
+from stage_worker.paged.block_experts import BlockExperts
+from stage_worker.paged.feed_forward import Gated
 from stage_worker.paged.linear import BlockLinear, FullLinear
 from stage_worker.paged.load import load_paged_stage
+from stage_worker.weight_choice import DUMMY, WeightChoice
+from tests import defined_block_gemm
 from tests.exactness import recorded_logits
-from tests.fp8_folders import quantise
+from tests.fp8_folders import WHOLE_BLOCKS, quantise, whole_blocks
 from tests.narrow_models import deviation
 from tests.pipeline_of_stages import PipelineOfStages, Work, decode_work, sampling_row
 from tests.random_ids import make_prompt
-from tests.tiny_models import edit_config, make_tiny
+from tests.tiny_models import FAMILIES, edit_config, make_tiny
 
 CPU = torch.device("cpu")
 DEVIATION = 0.04
 """Of logits, because inputs are rounded to eight bits too."""
-WHOLE_BLOCKS: dict[str, Any] = {
-    "hidden_size": 256,
-    "intermediate_size": 512,
-    "head_dim": 64,
-    "initializer_range": 0.06,  # as trained ones: larger weights multiply rounding
-}
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class ScaledRows:
-    """Stands in for block_gemm's."""
-
-    values_TK: torch.Tensor
-    scale_Tg: torch.Tensor
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class ScaledBlocks:
-    """Stands in for block_gemm's."""
-
-    values_NK: torch.Tensor
-    scale_ng: torch.Tensor
-
-
-def multiply(x: ScaledRows, weight: ScaledBlocks, out_TN: torch.Tensor) -> None:
-    """Compute what DeepGEMM computes."""
-    x_TK = reference.dequantise(x.values_TK, x.scale_Tg)
-    num_rows = len(weight.values_NK)
-    weight_NK = torch.nn.functional.pad(weight.values_NK.float(), (0, 0, 0, -num_rows % 128))
-    weight_NK = weight_blocks.dequantise_blocks(weight_NK, weight.scale_ng)[:num_rows]
-    out_TN.copy_(x_TK @ weight_NK.T)
 
 
 @pytest.fixture(autouse=True)
 def kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let products be computed by definition, as if DeepGEMM were there."""
-    block_gemm = types.ModuleType("block_gemm")
-    vars(block_gemm).update(ScaledRows=ScaledRows, ScaledBlocks=ScaledBlocks, multiply=multiply)
-    monkeypatch.setitem(sys.modules, "stage_worker.kernels.block_gemm", block_gemm)
+    monkeypatch.setitem(sys.modules, "stage_worker.kernels.block_gemm", defined_block_gemm)
     monkeypatch.setitem(sys.modules, "stage_worker.kernels.quantise", reference)
+    monkeypatch.setitem(sys.modules, "stage_worker.kernels.expert_slots", reference_experts)
+    monkeypatch.setattr(block_experts, "_FEW_ROWS", 32)
     monkeypatch.setattr(backends, "_why_not_block_gemm", lambda _about: iter(()))
 
 
@@ -86,12 +56,11 @@ def logits(model_path: pathlib.Path) -> torch.Tensor:
     return torch.cat(rows)
 
 
-@pytest.mark.parametrize("family", ["Llama", "Qwen2", "Qwen3"])
+@pytest.mark.parametrize("family", FAMILIES)
 def test_stored_weights_stay_in_eight_bits(family: str, tmp_path: pathlib.Path) -> None:
     """They are multiplied as they are stored, merged where they read the same input."""
     source, fp8, plain = (tmp_path / name for name in ("source", "fp8", "plain"))
-    shape = {**WHOLE_BLOCKS, "num_attention_heads": 4, "num_key_value_heads": 2}
-    make_tiny(source, family, **shape)
+    make_tiny(source, family, **whole_blocks(family))
     quantise(source, fp8, plain, 128)
     found_nV = logits(fp8)
     with pytest.MonkeyPatch.context() as patch:
@@ -106,7 +75,11 @@ def test_dummy_weights_become_eight_bits(tmp_path: pathlib.Path) -> None:
     settings = {"quant_method": "fp8", "weight_block_size": [128, 128]}
     edit_config(tmp_path, quantization_config=settings)
     stage = load_paged_stage(
-        tmp_path, layers=range(4), device=CPU, dtype="bfloat16", load_format="dummy"
+        tmp_path,
+        layers=range(4),
+        device=CPU,
+        dtype="bfloat16",
+        choice=DUMMY,
     )
     gated = stage._layers[0]._mlp
     assert BlockLinear is type(vars(gated)["_down"])
@@ -120,3 +93,15 @@ def test_weights_of_other_shapes_become_wide(tmp_path: pathlib.Path) -> None:
     stage = load_paged_stage(fp8, layers=range(4), device=CPU, dtype="bfloat16")
     gated = stage._layers[0]._mlp
     assert FullLinear is type(vars(gated)["_down"])
+
+
+@pytest.mark.parametrize("family", ["Qwen3Moe", "DeepseekV3"])
+def test_experts_stay_in_eight_bits(family: str, tmp_path: pathlib.Path) -> None:
+    """Weights of experts are most of such a model: none of them may become wide unseen."""
+    make_tiny(tmp_path, family, **whole_blocks(family))
+    choice = WeightChoice(quantization="fp8")
+    stage = load_paged_stage(tmp_path, layers=range(4), device=CPU, dtype="bfloat16", choice=choice)
+    kinds = {type(layer._mlp) for layer in stage._layers}
+    assert kinds == {BlockExperts, Gated}
+    names = {each.operation: each.name for each in stage.description.backends}
+    assert names["products of experts"] == "DeepGEMM, grouped"
