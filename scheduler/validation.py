@@ -89,7 +89,7 @@ def check_request_id(request_id: str) -> None:
         )
     if not request_id.isprintable():
         raise InvalidRequest(
-            f"request_id is {ascii(request_id)}, must be printable characters", field="request_id"
+            f"request_id is {request_id!a}, must be printable characters", field="request_id"
         )
 
 

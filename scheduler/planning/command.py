@@ -113,9 +113,7 @@ def _check_stages(
         raise ConfigError("--layers and --partition auto exclude each other")
 
 
-def _check_output(
-    picture: Path | None, *, is_sweep: bool, lanes: bool, json_output: bool
-) -> None:
+def _check_output(picture: Path | None, *, is_sweep: bool, lanes: bool, json_output: bool) -> None:
     """Refuse an output that cannot be, before minutes of planning."""
     if lanes and json_output:
         raise ConfigError("--lanes and --json exclude each other")
