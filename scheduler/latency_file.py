@@ -18,8 +18,12 @@ from scheduler.size_ratios import SizeRatios
 
 _MAX_BYTES = 1 << 20
 _MAX_STAGES = 1024
+_MAX_LAYERS = 1024
+_MAX_MS = 1e9
+"""Of each term: eleven days. Sums over all layers and 16M tokens stay finite."""
 
-Term = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Term = Annotated[float, Field(ge=0, le=_MAX_MS, allow_inf_nan=False)]
+Layer = Annotated[int, Field(ge=0, lt=_MAX_LAYERS)]
 
 
 class _Record(BaseModel):
@@ -29,8 +33,8 @@ class _Record(BaseModel):
 class SavedStage(_Record):
     """The latency of one stage."""
 
-    first_layer: Annotated[int, Field(ge=0)]
-    last_layer: Annotated[int, Field(ge=0)]
+    first_layer: Layer
+    last_layer: Layer
     """Inclusive, as on the command line."""
     floor_ms: Term = 0.0
     fixed_ms: Term = 0.0
@@ -109,10 +113,10 @@ def parse_latency_file(text: str, *, name: str) -> LatencyFile:
     try:
         return LatencyFile.model_validate_json(text)
     except ValidationError as error:
-        raise ConfigError(f"{name}: {_first_fault(error)}") from error
+        raise ConfigError(f"{name}: {first_fault(error)}") from error
 
 
-def _first_fault(error: ValidationError) -> str:
+def first_fault(error: ValidationError) -> str:
     """Say which field is wrong, with its value if that is short, and what it must be."""
     fault = error.errors(include_url=False)[0]
     path = "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in fault["loc"]).lstrip(".")

@@ -19,6 +19,8 @@ LEAST_RATIO = 0.8
 MOST_RATIO = 1.25
 """What lies beyond is not a chunk's size but a wrong model, or a wrong clock."""
 MAX_SIZES = 64
+MAX_TOKENS = 1 << 24
+"""Of a size; no microbatch is larger."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +32,7 @@ class SizeRatios:
     """
 
     tokens: tuple[int, ...]
-    """Sizes, >= 1, ascending; between 1 and MAX_SIZES of them."""
+    """Sizes, in [1, MAX_TOKENS], ascending; between 1 and MAX_SIZES of them."""
     ratios: tuple[float, ...]
     """Of each, between LEAST_RATIO and MOST_RATIO: time over what the terms say."""
 
@@ -42,6 +44,8 @@ class SizeRatios:
             )
         if any(a >= b for a, b in itertools.pairwise((0, *self.tokens))):
             raise ValueError(f"sizes are {self.tokens}, must be at least 1 and ascend")
+        if self.tokens[-1] > MAX_TOKENS:
+            raise ValueError(f"a size is {self.tokens[-1]}, must be at most {MAX_TOKENS}")
         for ratio in self.ratios:
             if not LEAST_RATIO <= ratio <= MOST_RATIO:
                 raise ValueError(f"a ratio is {ratio}, must be in [{LEAST_RATIO}, {MOST_RATIO}]")

@@ -78,11 +78,18 @@ class CheckedParams:
 
 
 def check_request_id(request_id: str) -> None:
-    """Refuse an id that is too long; an empty one is the caller's to replace."""
+    """Refuse an id that is too long or not printable; an empty one is the caller's to replace.
+
+    It is shown in the terminals of others.
+    """
     if len(request_id) > MAX_REQUEST_ID_CHARS:
         raise InvalidRequest(
             f"request_id has {len(request_id)} characters, limit {MAX_REQUEST_ID_CHARS}",
             field="request_id",
+        )
+    if not request_id.isprintable():
+        raise InvalidRequest(
+            f"request_id is {request_id!a}, must be printable characters", field="request_id"
         )
 
 

@@ -90,7 +90,7 @@ class _ProfileFile(_Record):
     format: Literal["chunkmesh-profile"] = "chunkmesh-profile"
     version: Literal[1] = 1
     subject: ProfileSubject
-    points: Annotated[tuple[_Point, ...], Field(max_length=_MAX_POINTS)]
+    points: Annotated[tuple[_Point, ...], Field(min_length=1, max_length=_MAX_POINTS)]
 
 
 def read_profile(folder: Path, subject: ProfileSubject) -> tuple[ProfilePoint, ...] | None:

@@ -16,6 +16,7 @@ import typer
 from chunkmesh import __version__
 from chunkmesh.cli.command_list import OWN_COMMANDS, SERVICE_COMMANDS
 from chunkmesh.cli.command_shape import Group
+from chunkmesh.cli.full_output import written_output
 
 ENTRY_POINTS = "chunkmesh.commands"
 """Group of the services' entry points; each is a typer app with one command."""
@@ -86,7 +87,8 @@ def main() -> None:
     if (structlog := sys.modules.get("structlog")) is not None:
         # Logs of what the command uses go to standard error, not among results.
         structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
-    app(prog_name="chunkmesh")
+    with written_output():
+        app(prog_name="chunkmesh")
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from typing import Self
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
+from rich.text import Text
 
 from chunkmesh.cli.process_family import ChildState
 
@@ -85,9 +86,9 @@ def state_table(states: tuple[ChildState, ...]) -> Table:
         progress = state.readiness.progress
         table.add_row(
             state.name,
-            f"[{colour}]{state.readiness.state}[/]",
+            Text(state.readiness.state, style=colour),
             "" if progress is None or state.readiness.ready else f"{progress:.0%}",
             str(state.pid),
-            state.address,
+            Text(state.address),  # brackets of an IPv6 address are no markup
         )
     return table

@@ -15,7 +15,7 @@ from chunkmesh.cli.exits import EXIT_FAILURE, parse_server, reported
 from chunkmesh.cli.flags import Server
 from chunkmesh.cli.generation_client import GenerationClient
 from chunkmesh.cli.message_json import fields_of, layers_text
-from chunkmesh.cli.output import output_console
+from chunkmesh.cli.output import output_console, print_table
 from chunkmesh.cli.stage_fits import fit_lines, write_latency_model
 from chunkmesh.v1 import generation_pb2 as pb
 
@@ -56,7 +56,7 @@ def _show(info: pb.GetServerInfoResponse) -> None:
     """Print all that is known."""
     console = output_console()
     console.print(summary(info), highlight=False, soft_wrap=True)
-    console.print(worker_table(info))
+    print_table(console, worker_table(info))
     for line in fit_lines(info):
         console.print(line, highlight=False, markup=False, soft_wrap=True)
 

@@ -102,6 +102,19 @@ class Cluster:
         tokens, times_ms = self._chunks(ends)
         return float(finish_times_ms(times_ms, tokens, self.link)[-1, -1])
 
+    def least_finish_ms(self, ends: Sequence[Ends]) -> float:
+        """Return what finish_ms is never less than, much faster.
+
+        The time without an in-flight window, or that of every window-th chunk, of which one enters
+        when the one before has left the last stage.
+        """
+        unbounded_ms = self.unbounded_finish_ms(ends)
+        tokens, times_ms = self._chunks(ends)
+        hops_ms = tokens * self.link.ms_per_token + self.link.latency_ms
+        alone_ms = times_ms.sum(axis=0) + (self.num_stages - 1) * hops_ms
+        padded_ms = np.pad(alone_ms, (0, -len(alone_ms) % self.window))
+        return max(unbounded_ms, float(padded_ms.reshape(-1, self.window).sum(axis=0).max()))
+
     def _chunks(self, ends: Sequence[Ends]) -> tuple[FloatArray, FloatArray]:
         """Return the tokens of all chunks, and their times on each stage."""
         starts, stops, closing = _borders(ends)

@@ -66,7 +66,7 @@ def plan(
     with reported():
         ranges = SweepRanges() if sweep is None else parse_sweep(sweep)
         _check_stages(stages, layers, partition, ranges)
-        _check_output(picture, lanes=lanes, json_output=json_output)
+        _check_output(picture, is_sweep=sweep is not None, lanes=lanes, json_output=json_output)
         named = None if layers is None else parse_ranges(layers)
         prompt_tokens = _prompt_tokens(tokens, ranges)
         _check_context(context_length, prompt_tokens)
@@ -113,10 +113,12 @@ def _check_stages(
         raise ConfigError("--layers and --partition auto exclude each other")
 
 
-def _check_output(picture: Path | None, *, lanes: bool, json_output: bool) -> None:
-    """Refuse an output that cannot be."""
+def _check_output(picture: Path | None, *, is_sweep: bool, lanes: bool, json_output: bool) -> None:
+    """Refuse an output that cannot be, before minutes of planning."""
     if lanes and json_output:
         raise ConfigError("--lanes and --json exclude each other")
+    if lanes and is_sweep:
+        raise ConfigError("--lanes and --sweep exclude each other: give --stages and --tokens")
     if picture is not None:
         check_picture(picture)
 
@@ -124,7 +126,7 @@ def _check_output(picture: Path | None, *, lanes: bool, json_output: bool) -> No
 def _prompt_tokens(tokens: str | None, ranges: SweepRanges) -> tuple[int, ...]:
     """Return the lengths of prompts, by one flag or the other."""
     if ranges.prompt_tokens is None:
-        return parse_tokens(tokens or _DEFAULT_TOKENS)
+        return parse_tokens(_DEFAULT_TOKENS if tokens is None else tokens)
     if tokens is not None:
         raise ConfigError("--tokens and --sweep tokens exclude each other")
     return ranges.prompt_tokens

@@ -8,7 +8,7 @@ Source: https://lmsys.org/blog/2026-01-15-chunked-pipeline (the guide: size and 
 from __future__ import annotations
 
 import dataclasses
-import heapq
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from enum import StrEnum
 
@@ -23,7 +23,6 @@ _GRID_TOKENS = tuple(size for power in range(6, 18) for size in (1 << power, 3 <
 _GRID_SMOOTH_FACTORS = (0.65, 0.75, 0.85, 1.0)
 _MAX_GRID_CHUNKS = 2048
 """Sizes that would make more chunks of a prompt are not tried."""
-_NUM_JUDGED = 4
 _NUM_RHYTHM = 2
 _MAX_SPANS = 1 << 23
 """Chunks of all prompts times stages."""
@@ -99,9 +98,9 @@ def cut_prompts(
             return _dynamic(strategy, cluster, load, settings)
         case Strategy.BEST_FIXED:
             tried = (_fixed(strategy, load, size) for size in _grid(load, settings))
-            return _best(cluster, load, tried)
+            return _best(cluster, tried)
         case Strategy.BEST_DYNAMIC:
-            return _best(cluster, load, _dynamic_grid(cluster, load, settings))
+            return _best(cluster, _dynamic_grid(cluster, load, settings))
         case Strategy.OPTIMAL:
             return _optimal(cluster, load, settings)
 
@@ -143,9 +142,10 @@ def _optimal(cluster: Cluster, load: PromptLoad, settings: ChunkSettings) -> Cut
 
 
 def _dynamic_grid(cluster: Cluster, load: PromptLoad, settings: ChunkSettings) -> Iterator[Cuts]:
-    """Yield dynamic chunks of many first sizes and smoothing factors."""
+    """Yield dynamic chunks of many first sizes and factors, those that are set among them."""
+    smooth_factors = sorted({*_GRID_SMOOTH_FACTORS, settings.smooth_factor})
     for size in _grid(load, settings):
-        for smooth_factor in _GRID_SMOOTH_FACTORS:
+        for smooth_factor in smooth_factors:
             tried = dataclasses.replace(
                 settings, chunked_prefill_tokens=size, smooth_factor=smooth_factor
             )
@@ -162,17 +162,21 @@ def _grid(load: PromptLoad, settings: ChunkSettings) -> list[int]:
     return [*below, tokens]
 
 
-def _best(cluster: Cluster, load: PromptLoad, tried: Iterable[Cuts]) -> Cuts:
-    """Return what is through first.
+def _best(cluster: Cluster, tried: Iterable[Cuts]) -> Cuts:
+    """Return what is through first; of prompts in a row the first few tell the rhythm.
 
-    For one prompt the in-flight window hardly matters, so only the best few without it are judged
-    with it. Of prompts in a row the first few tell the rhythm.
+    Those that cannot be sooner than the best so far are not looked at any further.
     """
-    if load.num_requests == 1:
-        tried = heapq.nsmallest(
-            _NUM_JUDGED, tried, key=lambda c: cluster.unbounded_finish_ms(c.ends)
-        )
-    return min(tried, key=lambda cuts: cluster.finish_ms(cuts.ends[:_NUM_RHYTHM]))
+    judged = [(cluster.least_finish_ms(cuts.ends[:_NUM_RHYTHM]), cuts) for cuts in tried]
+    judged.sort(key=lambda pair: pair[0])
+    best, best_ms = judged[0][1], math.inf
+    for least_ms, cuts in judged:
+        if least_ms >= best_ms:
+            break
+        finish_ms = cluster.finish_ms(cuts.ends[:_NUM_RHYTHM])
+        if finish_ms < best_ms:
+            best, best_ms = cuts, finish_ms
+    return best
 
 
 def _check_number(cluster: Cluster, load: PromptLoad, size: int, least_tokens: int) -> None:

@@ -46,7 +46,8 @@ Partition = Annotated[
     ),
 ]
 LinkGbps = Annotated[
-    float, typer.Option(min=0.001, help="Bandwidth of each link between stages, in Gbit/s.")
+    float,
+    typer.Option(min=0.001, max=1e9, help="Bandwidth of each link between stages, in Gbit/s."),
 ]
 LinkLatencyUs = Annotated[
     float, typer.Option(min=0, max=1e9, help="From the end of a send to the arrival.")
@@ -99,7 +100,9 @@ ContextLength = Annotated[
 ]
 MaxChunkMs = Annotated[
     float | None,
-    typer.Option(min=0.001, help="Longest optimal chunk on a stage. Default: as the plan needs."),
+    typer.Option(
+        min=0.001, max=1e9, help="Longest optimal chunk on a stage. Default: as the plan needs."
+    ),
 ]
 Strategy = Annotated[
     list[StrategyName] | None,

@@ -10,12 +10,12 @@ import json
 import re
 from importlib import resources
 from pathlib import Path
-from typing import TypeAlias
+from typing import Annotated, TypeAlias
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from chunkmesh.errors import ConfigError, reason_of
-from scheduler.latency_file import LatencyFile, parse_latency_file
+from scheduler.latency_file import LatencyFile, first_fault, parse_latency_file
 from scheduler.latency_fit import LatencyPoint, fit_latency
 from scheduler.latency_model import StageLatency, Work
 from scheduler.planning.known_shapes import KNOWN_CONFIGS, known_shape
@@ -28,12 +28,20 @@ BUILT_IN = "h200-qwen3-8b"
 """Name of the latency that comes with the package."""
 PRODUCTS = "products"
 """Name of the latency of no device: shares of layers and head, for splitting a model."""
+_DEFAULT_MODEL = "qwen3-8b"
 _H200_BYTES_PER_S = 4.0e12
 """Five sixths of the 4.8 TB/s of its data sheet, as large copies reach."""
+_MAX_CHARACTERS = 1 << 22
+"""Of a file; it is not read any further."""
 _MAX_TABLE_CHARACTERS = 1 << 20
+_MAX_TOKENS = 1 << 24
 
-_Row: TypeAlias = tuple[int, int, float]
-_TABLE = TypeAdapter(list[_Row])
+_Row: TypeAlias = tuple[
+    Annotated[int, Field(ge=1, le=_MAX_TOKENS)],
+    Annotated[int, Field(ge=0, le=_MAX_TOKENS)],
+    Annotated[float, Field(ge=1e-6, le=1e9)],
+]
+_TABLE = TypeAdapter(list[_Row], config=ConfigDict(strict=True))
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,13 +68,13 @@ def find_subject(model: str | None, latency: str) -> Subject:
         ConfigError: one is not there or not sound, or they do not fit each other.
     """
     if latency in {BUILT_IN, PRODUCTS}:
-        shape, measured = read_shape(model or "qwen3-8b"), built_in_layer()
+        shape, measured = read_shape(_DEFAULT_MODEL if model is None else model), built_in_layer()
         times = measured.model_latency if latency == BUILT_IN else measured.products_alone
         return Subject(name=shape.name, shape=shape, latency=times(shape))
     path = Path(latency)
     text = _read(path, f"--latency-model {latency}: neither {BUILT_IN} nor {PRODUCTS} nor a file")
     if text.lstrip().startswith("["):
-        shape = read_shape(model or "qwen3-8b")
+        shape = read_shape(_DEFAULT_MODEL if model is None else model)
         layer = _fit_table(text, path)
         table = ModelLatency(
             layers=(layer,) * shape.num_layers,
@@ -93,11 +101,11 @@ def read_shape(model: str) -> ModelShape:
     text = _read(path, f"--model {model}: neither a model folder nor one of {known}")
     try:
         fields = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"--model: {path} is not JSON: {error}") from error
     if not isinstance(fields, dict):
         raise ConfigError(f"--model: {path} must hold a JSON object, not {type(fields).__name__}")
-    return parse_shape(fields, name=f"--model {path}")
+    return dataclasses.replace(parse_shape(fields, name=f"--model {path}"), name=model)
 
 
 def built_in_layer() -> MeasuredLayer:
@@ -151,7 +159,8 @@ def _fit_table(text: str, path: Path) -> StageLatency:
         rows = _TABLE.validate_json(text)
     except ValidationError as error:
         raise ConfigError(
-            f"--latency-model {path}: a table has rows of [tokens, tokens before, ms]"
+            f"--latency-model {path}: a table has rows of [tokens, tokens before, ms];"
+            f" {first_fault(error)}"
         ) from error
     fit = fit_latency(
         [
@@ -167,8 +176,12 @@ def _fit_table(text: str, path: Path) -> StageLatency:
 def _read(path: Path, missing: str) -> str:
     """Return a file's text."""
     try:
-        return path.read_text(encoding="utf-8")
+        with path.open(encoding="utf-8") as file:
+            text = file.read(_MAX_CHARACTERS + 1)
     except FileNotFoundError:
         raise ConfigError(missing) from None
     except (OSError, ValueError) as error:
         raise ConfigError(f"cannot read {path}: {reason_of(error)}") from error
+    if len(text) > _MAX_CHARACTERS:
+        raise ConfigError(f"cannot read {path}: it has more than {_MAX_CHARACTERS} characters")
+    return text

@@ -5,6 +5,7 @@ from __future__ import annotations
 from rich.console import Console
 from rich.table import Table
 
+from chunkmesh.cli.output import print_table
 from chunkmesh.cli.partition import inclusive
 from scheduler.planning.communication import Communication
 from scheduler.planning.footprint import Footprint
@@ -18,16 +19,16 @@ def print_plans(console: Console, survey: Survey) -> None:
     """Print one pipeline: its stages, what strategies make of prompts, and what is moved."""
     console.print(headline(survey), soft_wrap=True)
     for group in survey.groups():
-        console.print(strategy_table(group))
+        print_table(console, strategy_table(group))
     if survey.subject.shape is not None:
-        console.print(stage_table(survey, survey.subject.shape))
-        console.print(communication_table(survey, survey.subject.shape))
+        print_table(console, stage_table(survey, survey.subject.shape))
+        print_table(console, communication_table(survey, survey.subject.shape))
 
 
 def print_sweep(console: Console, survey: Survey) -> None:
     """Print many pipelines, one line each."""
     console.print(headline(survey), soft_wrap=True)
-    console.print(sweep_table(survey))
+    print_table(console, sweep_table(survey))
     if survey.skipped_stages:
         skipped = ", ".join(map(str, survey.skipped_stages))
         console.print(

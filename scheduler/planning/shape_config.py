@@ -14,7 +14,11 @@ from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError
 from chunkmesh.errors import ConfigError
 from scheduler.planning.model_shape import LayerShape, ModelShape
 
-Size = Annotated[int, Field(ge=1, le=1 << 24)]
+_MAX_SIZE = 1 << 24
+
+Size = Annotated[int, Field(ge=1, le=_MAX_SIZE)]
+SizeOrNone = Annotated[int, Field(ge=0, le=_MAX_SIZE)]
+"""0 if the model has none of it."""
 
 
 class _Config(BaseModel):
@@ -40,14 +44,15 @@ class _Config(BaseModel):
         int,
         Field(
             ge=0,
+            le=_MAX_SIZE,
             validation_alias=AliasChoices("num_experts", "n_routed_experts", "num_local_experts"),
         ),
     ] = 0
     num_experts_per_tok: Size = 1
     moe_intermediate_size: Size | None = None
-    n_shared_experts: Annotated[int, Field(ge=0)] | None = None
-    shared_expert_intermediate_size: Annotated[int, Field(ge=0)] | None = None
-    first_k_dense_replace: Annotated[int, Field(ge=0)] = 0
+    n_shared_experts: SizeOrNone | None = None
+    shared_expert_intermediate_size: SizeOrNone | None = None
+    first_k_dense_replace: SizeOrNone = 0
     decoder_sparse_step: Size = 1
     mlp_only_layers: tuple[int, ...] | None = Field(default=None, strict=False)
 
@@ -78,6 +83,11 @@ def parse_shape(fields: Mapping[str, object], *, name: str) -> ModelShape:
         raise ConfigError(
             f"{name}: num_experts_per_tok is {config.num_experts_per_tok},"
             f" more than the {config.num_experts} experts"
+        )
+    if config.head_dim is None and config.hidden_size < config.num_attention_heads:
+        raise ConfigError(
+            f"{name}: hidden_size is {config.hidden_size}, less than the"
+            f" {config.num_attention_heads} heads"
         )
     return ModelShape(
         name=name,

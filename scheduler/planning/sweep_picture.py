@@ -41,7 +41,8 @@ def save_sweep(survey: Survey, path: Path) -> None:
         axes.set_xticks(stages, [str(count) for count in stages])
         axes.set_xlabel("stages")
         axes.grid(visible=True, alpha=0.3)
-    figure.suptitle(f"{survey.subject.name}: {_note(survey)}", fontsize=11)
+    title = f"{survey.subject.name}: {_note(survey)}"
+    figure.suptitle(title, fontsize=11, parse_math=False)  # $ in a path is no formula
     handles, labels = ttft.get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside right center", frameon=False, fontsize=8)
     figure.savefig(path)

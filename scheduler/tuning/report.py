@@ -9,6 +9,7 @@ import statistics
 from rich.console import Console
 from rich.table import Table
 
+from chunkmesh.cli.output import print_table
 from chunkmesh.cli.partition import inclusive
 from scheduler.tuning.advice import PartitionAdvice
 from scheduler.tuning.candidates import TuneLimits, largest_size
@@ -33,7 +34,7 @@ class Tuned:
 
 def print_tuned(console: Console, tuned: Tuned) -> None:
     """Print table, notes and flags."""
-    console.print(_table(tuned))
+    print_table(console, _table(tuned))
     for line in [*_notes(tuned), "", *_flags(tuned)]:
         console.print(line, highlight=False, markup=False, soft_wrap=True)
 

@@ -89,6 +89,9 @@ _WRONG = {
     ),
     ('"last_layer": 29', '"last_layer": 3'): "last_layer is 3, less than 15",
     ('"threads": 1', '"threads": 0'): "threads is 0: Input should be greater than or equal to 1",
+    # Sums over layers and tokens must stay finite, and layers are counted out one by one.
+    (_PER_NEW, '"ms_per_token": 1e308'): "is 1e+308: Input should be less than or equal to 1000",
+    ('"last_layer": 29', '"last_layer": 1000000000'): "is 1000000000: Input should be less than",
 }
 
 

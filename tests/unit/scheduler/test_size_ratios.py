@@ -50,6 +50,7 @@ def test_nothing_good_is_believed_of_sizes_that_were_not_measured(
         ((1, 2), (1.0,), "2 sizes and 1 ratios"),
         ((0, 2), (1.0, 1.0), "must be at least 1 and ascend"),
         ((4, 4), (1.0, 1.0), "must be at least 1 and ascend"),
+        ((4, 1 << 25), (1.0, 1.0), "a size is 33554432, must be at most 16777216"),
         ((4, 8), (1.0, 1.3), r"a ratio is 1\.3, must be in \[0\.8, 1\.25\]"),
         ((4, 8), (1.0, math.nan), "a ratio is nan"),
         (tuple(range(1, MAX_SIZES + 2)), (1.0,) * (MAX_SIZES + 1), "65 sizes"),

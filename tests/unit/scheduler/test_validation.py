@@ -199,6 +199,18 @@ def test_a_request_id_may_have_128_characters() -> None:
         check_request_id("x" * 129)
 
 
+@pytest.mark.parametrize("request_id", ["\x1b]0;gone\x07", "a\nb", "a\u2028b", "\x7f"])
+def test_a_request_id_is_printable(request_id: str) -> None:
+    """`chunkmesh trace` shows ids of all clients: none may steer another's terminal."""
+    with pytest.raises(InvalidRequest, match="must be printable"):
+        check_request_id(request_id)
+
+
+def test_a_request_id_may_be_in_any_language() -> None:
+    """Letters are letters."""
+    check_request_id("Anfrage Nr. 7 \u00e4\u6587")
+
+
 def test_a_models_defaults_are_checked_too() -> None:
     """A bad file must stop the start, not every request."""
     assert check_defaults(SamplingDefaults(top_k=-1)).top_k == 0

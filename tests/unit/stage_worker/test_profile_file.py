@@ -98,6 +98,7 @@ def _text(**changes: object) -> str:
         "[" * 100_000,
         _text()[:-20],
         _text(version=2),
+        _text(points=[]),
         _text(points=[{"prefix_tokens": 1, "chunk_tokens": 2, "compute_us": 0}]),
         _text(points=[{"prefix_tokens": 1, "chunk_tokens": 2, "num_rows": 1, "compute_us": 3}]),
         _text(points=[{"prefix_tokens": -1, "chunk_tokens": 2, "compute_us": 3}]),

@@ -6,7 +6,7 @@ import io
 
 from rich.console import Console
 
-from chunkmesh.cli.mesh_table import MeshTable
+from chunkmesh.cli.mesh_table import MeshTable, state_table
 from chunkmesh.cli.process_family import ChildState
 from chunkmesh.cli.readiness import READY, Readiness
 
@@ -48,3 +48,12 @@ def test_a_state_that_counts_is_said_at_a_limited_rate() -> None:
         shown.now_s = tick / 10
         said += shown.show(_profiling(tick // 2))
     assert [line.split()[5] for line in said] == ["25", "50"]
+
+
+def test_the_table_shows_brackets_as_they_are() -> None:
+    """`up --host ::1` listens on [fd00::1]:50051 or the like; markup would leave the port alone."""
+    file = io.StringIO()
+    readiness = Readiness(ready=False, state="waiting for [fd00::1]:5001")
+    state = ChildState(name="w", pid=1, address="[fd00::1]:5001", readiness=readiness)
+    Console(file=file, width=200).print(state_table((state,)))
+    assert file.getvalue().count("[fd00::1]:5001") == 2

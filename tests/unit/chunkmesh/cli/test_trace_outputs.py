@@ -69,3 +69,11 @@ def test_a_request_without_a_microbatch_has_a_picture(tmp_path: Path) -> None:
     trace = PipelineTrace.of([told("a", [], finish_reason="gone")])
     trace_picture.save(trace, tmp_path / "a.png", "png")
     assert (tmp_path / "a.png").stat().st_size > 0
+
+
+@pytest.mark.parametrize("num_requests", [1, 2])
+def test_an_id_is_no_formula(tmp_path: Path, num_requests: int) -> None:
+    """Dollars in a client's id ended the picture with a syntax error."""
+    trace = PipelineTrace.of([told(f"$x^{{${index}", PREFILL) for index in range(num_requests)])
+    trace_picture.save(trace, tmp_path / "a.png", "png")
+    assert (tmp_path / "a.png").stat().st_size > 0

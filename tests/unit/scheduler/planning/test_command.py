@@ -11,6 +11,7 @@ from typer.testing import CliRunner, Result
 
 from scheduler.latency_file import LatencyFile, SavedStage
 from scheduler.planning.command import app
+from scheduler.planning.known_shapes import KNOWN_CONFIGS
 
 _QUICK = ("--strategy", "fixed", "--strategy", "optimal")
 
@@ -165,6 +166,11 @@ def test_a_sweep_goes_over_stages_and_lengths(tmp_path: Path) -> None:
         (("--sweep", "stages=1..4", "--stages", "2"), "exclude each other"),
         (("--sweep", "tokens=1K..4K", "--tokens", "2K"), "--tokens and --sweep tokens exclude"),
         (("--lanes", "--json"), "exclude each other"),
+        (("--lanes", "--sweep", "stages=1..2"), "--lanes and --sweep exclude each other"),
+        (("--tokens", ""), "'' is no number"),
+        (("--model", ""), "neither a model folder nor one of"),
+        (("--link-gbps", "inf"), "less than or equal to 1000000000"),
+        (("--max-chunk-ms", "inf"), "less than or equal to 1000000000"),
         (("--picture", "plan.pdf"), "must end in .png or .svg"),
         (("--dynamic-chunking-smooth-factor", "1.5"), "less than or equal to 1"),
         (("--tokens", "4K", "--context-length", "4096"), "must be above the 4096 tokens"),
@@ -187,3 +193,15 @@ def test_what_is_too_large_to_draw_is_named(tmp_path: Path) -> None:
     assert result.exit_code == 2
     assert "too many to draw" in result.stderr
     assert not path.exists()
+
+
+def test_a_path_is_no_formula(tmp_path: Path) -> None:
+    """Dollars in a model's path ended the picture with a syntax error."""
+    folder, path = tmp_path / "$x^{$", tmp_path / "sweep.png"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(KNOWN_CONFIGS["smollm2-135m"]))
+    words = ("--sweep", "stages=1..2,tokens=1K", "--strategy", "fixed", "--picture", str(path))
+    result = _run("--model", str(folder), *words)
+    assert result.exit_code == 0, result.stderr
+    assert f"model     {folder}: 30 layers" in result.stdout
+    assert path.stat().st_size > 0

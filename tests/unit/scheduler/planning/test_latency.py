@@ -137,6 +137,13 @@ def test_a_table_is_fitted(tmp_path: Path) -> None:
     [
         ("[[1, 2]]", "rows of"),
         ("[[512, 0, 1.0]]", "1 different points were measured"),
+        ("[[-64, 0, 1.0]]", r"\[0\]\[0\] is -64"),
+        ("[[64, -1, 1.0]]", r"\[0\]\[1\] is -1"),
+        ("[[64, 0, 1e-320]]", r"\[0\]\[2\] is 1e-320"),
+        (f"[[{10**400}, 0, 1.0]]", r"\[0\]\[0\] is 1000"),
+        ('[["64", 0, 1.0]]', "valid integer"),
+        ("[" * 5000, "recursion limit"),
+        (" " * 5_000_000, "more than 4194304 characters"),
         ("{}", "model"),
     ],
 )

@@ -256,3 +256,40 @@ def test_chunks_stay_below_the_longest_allowed() -> None:
     cuts = cut_prompts(Strategy.OPTIMAL, cluster, PromptLoad(prompt_tokens=65_536), limited)
     borders = (0, *cuts.ends[0])
     assert max(cluster.stages.chunk_ms(a, b) for a, b in itertools.pairwise(borders)) <= 15.0
+
+
+@pytest.mark.parametrize("latency_ms", [0.1, 20.0])
+@pytest.mark.parametrize("num_requests", [1, 2])
+def test_the_best_of_a_grid_is_never_behind_what_is_set(
+    num_requests: int, latency_ms: float
+) -> None:
+    """With links of 20 ms the in-flight window rules: short chunks then wait for one another."""
+    link = dataclasses.replace(_LINK, latency_ms=latency_ms)
+    cluster = dataclasses.replace(_cluster(4), link=link)
+    load = PromptLoad(prompt_tokens=32_768, num_requests=num_requests)
+    settings = dataclasses.replace(_SETTINGS, smooth_factor=0.5)
+    finish_ms = {
+        strategy: cluster.finish_ms(cut_prompts(strategy, cluster, load, settings).ends)
+        for strategy in Strategy
+    }
+    assert finish_ms[Strategy.BEST_FIXED] <= finish_ms[Strategy.FIXED]
+    assert finish_ms[Strategy.BEST_DYNAMIC] <= finish_ms[Strategy.DYNAMIC]
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    sizes=st.lists(st.integers(1, 5000), min_size=1, max_size=40),
+    num_stages=st.integers(1, 8),
+    depth=st.integers(-9, 3),
+    latency_ms=st.floats(0, 50),
+)
+def test_no_plan_is_sooner_than_its_bound(
+    sizes: list[int], num_stages: int, depth: int, latency_ms: float
+) -> None:
+    """The search of a grid skips what cannot be the best by this bound."""
+    link = dataclasses.replace(_LINK, latency_ms=latency_ms)
+    cluster = dataclasses.replace(_cluster(num_stages), link=link, pp_async_batch_depth=depth)
+    ends = tuple(itertools.accumulate(sizes))
+    least_ms = cluster.least_finish_ms([ends, ends])
+    assert least_ms <= cluster.finish_ms([ends, ends]) * (1 + 1e-9)
+    assert cluster.unbounded_finish_ms([ends, ends]) <= least_ms

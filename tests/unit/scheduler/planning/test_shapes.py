@@ -106,3 +106,32 @@ def test_an_unknown_name_lists_the_known_ones() -> None:
     """A typo is answered with what could be meant."""
     with pytest.raises(ConfigError, match=r"qwen3-9b.*qwen3-8b"):
         read_shape("qwen3-9b")
+
+
+def test_a_model_is_named_as_it_was_given(tmp_path: Path) -> None:
+    """Plans are headed by the name; errors name the flag and the file."""
+    (tmp_path / "config.json").write_text(json.dumps(KNOWN_CONFIGS["qwen3-8b"]))
+    assert str(tmp_path) == read_shape(str(tmp_path)).name
+
+
+def test_json_too_deep_to_read_is_refused(tmp_path: Path) -> None:
+    """It ended the command with a traceback."""
+    path = tmp_path / "config.json"
+    path.write_text("[" * 100_000)
+    with pytest.raises(ConfigError, match="is not JSON"):
+        read_shape(str(path))
+
+
+@pytest.mark.parametrize("name", ["num_experts", "n_shared_experts", "hidden_size"])
+def test_sizes_beyond_any_model_are_refused(name: str) -> None:
+    """Times and bytes of such a model are beyond a float."""
+    fields = {**KNOWN_CONFIGS["qwen3-30b-a3b"], name: 10**400}
+    with pytest.raises(ConfigError, match=f"{name} is 1000"):
+        parse_shape(fields, name="config.json")
+
+
+def test_heads_have_a_width() -> None:
+    """Fewer elements than heads would be a cache of no bytes."""
+    fields = {**KNOWN_CONFIGS["llama-3.1-8b"], "hidden_size": 8, "head_dim": None}
+    with pytest.raises(ConfigError, match="hidden_size is 8, less than the 32 heads"):
+        parse_shape(fields, name="config.json")
