@@ -2,7 +2,8 @@
 
 Higher priority goes first, whatever waits below. Among equals, short prompts ride ahead of long
 ones: those whose rest fits into half a microbatch, up to half of it together, so that long ones
-keep the other half. The long ones go by response ratio, (age + total) / total: it grows with all
+keep the other half. Short ones beyond that ride next time; now they get what long ones leave,
+however long they have waited. All go by response ratio, (age + total) / total: it grows with all
 that was sent since a prefill began, and the faster the shorter it is. So a shorter one passes a
 longer one once it has waited long enough for its length, those of one length go in the order of
 arrival, and nobody starves. A long one that riders left no room goes before the next riders.
@@ -36,6 +37,10 @@ class Candidate:
         """>= 1."""
         return (self.age + self.total) / self.total
 
+    def is_short(self, room: float) -> bool:
+        """Say whether it fits into room, and did from the start: a long one's tail is not short."""
+        return max(self.rest, self.total) <= room
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class PrefillOrder:
@@ -55,12 +60,18 @@ def prefill_order(
         only = candidates[0].request
         return PrefillOrder((only,), only)
     ranked = sorted(candidates, key=_rank)
-    riders = _riders(ranked, RIDERS_SHARE * budget)
+    room = RIDERS_SHARE * budget
+    riders = _riders(ranked, room)
     riders.discard(owed)
 
     def place(candidate: Candidate) -> tuple[int, int]:
         request = candidate.request
-        group = 0 if request is owed else 1 if request in riders else 2
+        if request is owed:
+            group = 0
+        elif request in riders:
+            group = 1
+        else:
+            group = 3 if candidate.is_short(room) else 2
         return -request.spec.priority, group
 
     requests = [candidate.request for candidate in sorted(ranked, key=place)]

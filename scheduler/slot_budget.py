@@ -73,7 +73,7 @@ class SlotBudget:
         left_ms = self._slot_ms - beside_ms
         left_tokens = self._max_tokens
         is_as_planned = False
-        for request in self._turns.order(candidates, self._slot_ms):
+        for request in self._turns.order(candidates, max(left_ms - self._paid_ms, self._cell_ms)):
             is_full = len(parts) == most or left_tokens <= 0 or left_ms <= self._paid_ms
             if parts and is_full:
                 break
@@ -111,6 +111,8 @@ class SlotBudget:
         slowest = self._reach.slowest(0, self._max_tokens)
         self._paid_ms = constant_ms(slowest)
         """What a chunk takes beside what grows."""
+        self._cell_ms = self._reach.grows_ms(0, self._reach.align_tokens)
+        """What the least chunk grows by; one is taken even if there is no time for it."""
         chunk_ms = [stage.chunk_ms(0, self._max_tokens) for stage in strategy.latency.stages]
         self._num_fills = sum(chunk_ms) / max(chunk_ms) - 1
         """Time of a chunk on all stages but the slowest, in slots."""

@@ -33,6 +33,23 @@ def test_short_ones_ride_ahead_up_to_half() -> None:
     assert _order(candidates) == [1, 3, 0, 2]
 
 
+def test_short_ones_beyond_half_wait_behind_long_ones() -> None:
+    """However old they are: else a stream of them would take the long one's half as well."""
+    candidates = [_candidate(0, 900, age=90), *(_candidate(i, 30, age=900) for i in (1, 2, 3))]
+    order = prefill_order(candidates, budget=100)
+    assert [each.arrival for each in order.requests] == [1, 0, 2, 3]
+    assert order.first_long is candidates[0].request
+
+
+def test_the_tail_of_a_long_one_does_not_wait_among_short_ones() -> None:
+    """By its ratio it would wait for all of them."""
+    tail = _candidate(0, 20, total=900, age=900)
+    candidates = [tail, *(_candidate(i, 40, age=300) for i in (1, 2))]
+    order = prefill_order(candidates, budget=100)
+    assert [each.arrival for each in order.requests] == [1, 0, 2]
+    assert order.first_long is tail.request
+
+
 def test_what_takes_several_chunks_does_not_ride() -> None:
     """It would be back in the next microbatch, and in the next."""
     assert _order([_candidate(0, 900), _candidate(1, math.inf, total=40)]) == [0, 1]
