@@ -10,16 +10,19 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from scheduler.decode_groups import DecodeGroups
 from scheduler.latency_model import PipelineLatency, Work
 from scheduler.prefill import Prefill
-from scheduler.request import Request, RequestState
+from scheduler.request import Request
 
 _ROWS_FACTOR = 2.0
 """A slot with rows is at least so many times as long as they are: half of it is for chunks."""
 _LEAST_SHARE = 0.125
 """Rows leave a chunk no less than this of what it would be."""
+_ALIKE = 1 / 64
+"""Rows that change a microbatch's time by less than this are no reason to look at all anew."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +52,15 @@ class RowsBeside:
         )
         share = min(num_groups / depth, 1.0)
         return cls(group=mean, share=share, shorten_chunks=shorten_chunks)
+
+    def is_like(self, other: RowsBeside, latency: PipelineLatency) -> bool:
+        """Say whether microbatches take about as long beside these rows as beside others."""
+        own_ms, other_ms = (
+            each.share * max([stage.grows_ms(each.group) for stage in latency.stages])
+            for each in (self, other)
+        )
+        least_ms = latency.microbatch_ms(Work()) + min(own_ms, other_ms)
+        return abs(own_ms - other_ms) <= _ALIKE * least_ms
 
     def sent_ms(self, chunk: Work, latency: PipelineLatency) -> float:
         """Return the time of a microbatch with a chunk that was sent, and rows if it has some."""
@@ -129,8 +141,23 @@ def _mean_chunk(start: int, end: int, num_chunks: int) -> Work:
     )
 
 
+class _Rest(NamedTuple):
+    """What was left of a prefill after so many changes; a tuple, because many are looked at."""
+
+    prefill: Prefill
+    num_changes: int
+    ms: float
+
+    def is_of(self, prefill: Prefill) -> bool:
+        """Say whether that is what is left of a prefill now."""
+        return self.prefill is prefill and self.num_changes == prefill.num_changes
+
+
 class Outlook:
-    """How long the prompts of a route will take; looked at once for each acknowledgement."""
+    """How long the prompts of a route will take; looked at once for each acknowledgement.
+
+    What is left of a prompt is worked out anew only if it, the rows or the latency have changed.
+    """
 
     def __init__(self, *, window: int, shorten_chunks: bool) -> None:
         """Look at a pipeline with so many microbatches in flight at most, >= 1.
@@ -139,18 +166,23 @@ class Outlook:
         """
         self._window = window
         self._shorten_chunks = shorten_chunks
-        self._rests_ms: dict[Request, float] | None = None
-        """Time that is left of each in PREFILL."""
+        self._is_fresh = False
+        self._rests: dict[Request, _Rest] = {}
+        """Of each in PREFILL at the last look."""
+        self._latency: PipelineLatency | None = None
+        """At the last look."""
+        self._slowest: PipelineLatency | None = None
+        """Its stages that can be the slowest."""
         self._rows = NO_ROWS
 
     def forget(self) -> None:
         """Look anew when it is asked next."""
-        self._rests_ms = None
+        self._is_fresh = False
 
     def left_ms(
         self,
         request: Request,
-        running: Iterable[Request],
+        prefilling: Iterable[Request],
         groups: DecodeGroups,
         latency: PipelineLatency,
     ) -> float:
@@ -158,30 +190,41 @@ class Outlook:
 
         Args:
             request: the output.
-            running: all outputs with a row.
+            prefilling: all outputs in PREFILL.
             groups: of those who decode.
             latency: of the pipeline.
         """
-        if self._rests_ms is None:
-            rows = RowsBeside.of(
-                groups.works(),
-                depth=min(self._window, latency.num_stages + 1),
-                shorten_chunks=self._shorten_chunks,
-            )
-            slowest = PipelineLatency(latency.rhythm())
-            is_felt = any(stage.grows_ms(rows.group) for stage in slowest.stages)
-            self._rows = rows if is_felt else NO_ROWS
-            self._rests_ms = {
-                other: rest_ms(other.prefill, slowest, self._rows)
-                for other in running
-                if other.state is RequestState.PREFILL
-            }
+        if not self._is_fresh:
+            self._look(prefilling, groups, latency)
         priority = request.spec.priority
         others_ms = [
-            other_ms
-            for other, other_ms in self._rests_ms.items()
+            rest.ms
+            for other, rest in self._rests.items()
             if other is not request and other.spec.priority >= priority
         ]
         return time_left_ms(
             request.prefill, others_ms, latency, window=self._window, rows=self._rows
         )
+
+    def _look(
+        self, prefilling: Iterable[Request], groups: DecodeGroups, latency: PipelineLatency
+    ) -> None:
+        """Work out what is left of all, as far as it may have changed."""
+        if self._slowest is None or latency is not self._latency:
+            self._latency, self._slowest = latency, PipelineLatency(latency.rhythm())
+            self._rows, self._rests = NO_ROWS, {}
+        rows = RowsBeside.of(
+            groups.works(),
+            depth=min(self._window, latency.num_stages + 1),
+            shorten_chunks=self._shorten_chunks,
+        )
+        if not rows.is_like(self._rows, self._slowest):
+            self._rows, self._rests = rows, {}
+        known, rests = self._rests, {}
+        for request in prefilling:
+            prefill, rest = request.prefill, known.get(request)
+            if rest is None or not rest.is_of(prefill):
+                ms = rest_ms(prefill, self._slowest, self._rows)
+                rest = _Rest(prefill, prefill.num_changes, ms)
+            rests[request] = rest
+        self._rests, self._is_fresh = rests, True

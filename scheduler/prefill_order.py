@@ -29,13 +29,17 @@ class Candidate:
     """What is left to send, > 0; inf if it cannot be sent at once."""
     total: float
     """With what was sent, > 0."""
-    age: float
-    """What was sent of all prompts since its prefill began, >= 0."""
+    began_at: float
+    """What had been sent of all prompts when its prefill began."""
+    rank: tuple[int, int, int] = dataclasses.field(init=False)
+    """Of the request."""
 
-    @property
-    def response_ratio(self) -> float:
-        """>= 1."""
-        return (self.age + self.total) / self.total
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "rank", self.request.rank)
+
+    def turn(self, clock: float) -> tuple[float, tuple[int, int, int]]:
+        """Return what sorts those of one priority: by response ratio, highest first, then rank."""
+        return (self.began_at - clock) / self.total, self.rank
 
     def is_short(self, room: float) -> bool:
         """Say whether it fits into room, and did from the start: a long one's tail is not short."""
@@ -53,18 +57,24 @@ class PrefillOrder:
 
 
 def prefill_order(
-    candidates: Sequence[Candidate], *, budget: float, owed: Request | None = None
+    candidates: Sequence[Candidate], *, budget: float, clock: float, owed: Request | None = None
 ) -> PrefillOrder:
-    """Order candidates, at least one, for a microbatch that holds budget, > 0, in their unit."""
+    """Order candidates, at least one, for the next microbatch.
+
+    Args:
+        candidates: all that wait.
+        budget: what the microbatch holds, > 0, in their unit.
+        clock: what has been sent of all prompts by now.
+        owed: who was left no room in the last one, if anybody was.
+    """
     if len(candidates) == 1:
         only = candidates[0].request
         return PrefillOrder((only,), only)
-    ranked = sorted(candidates, key=_rank)
     room = RIDERS_SHARE * budget
-    riders = _riders(ranked, room)
+    riders = _riders(candidates, room, clock)
     riders.discard(owed)
 
-    def place(candidate: Candidate) -> tuple[int, int]:
+    def place(candidate: Candidate) -> tuple[int, int, tuple[float, tuple[int, int, int]]]:
         request = candidate.request
         if request is owed:
             group = 0
@@ -72,22 +82,19 @@ def prefill_order(
             group = 1
         else:
             group = 3 if candidate.is_short(room) else 2
-        return -request.spec.priority, group
+        return candidate.rank[0], group, candidate.turn(clock)
 
-    requests = [candidate.request for candidate in sorted(ranked, key=place)]
+    requests = [candidate.request for candidate in sorted(candidates, key=place)]
     first_long = next((request for request in requests if request not in riders), None)
     return PrefillOrder(requests, first_long)
 
 
-def _rank(candidate: Candidate) -> tuple[int, float, tuple[int, int, int]]:
-    request = candidate.request
-    return -request.spec.priority, -candidate.response_ratio, request.rank
-
-
-def _riders(ranked: Sequence[Candidate], room: float) -> set[Request | None]:
+def _riders(candidates: Sequence[Candidate], room: float, clock: float) -> set[Request | None]:
     """Return the short ones that fit into room together."""
+    short = [candidate for candidate in candidates if candidate.rest <= room]
+    short.sort(key=lambda each: (each.rank[0], each.turn(clock)))
     riders: set[Request | None] = set()
-    for candidate in ranked:
+    for candidate in short:
         if candidate.rest <= room:
             riders.add(candidate.request)
             room -= candidate.rest
