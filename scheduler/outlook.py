@@ -142,15 +142,14 @@ def _mean_chunk(start: int, end: int, num_chunks: int) -> Work:
 
 
 class _Rest(NamedTuple):
-    """What was left of a prefill after so many changes; a tuple, because many are looked at."""
+    """What was left of a prefill after so many changes; a tuple, because many are made."""
 
-    prefill: Prefill
+    prefill: Prefill | None
     num_changes: int
     ms: float
 
-    def is_of(self, prefill: Prefill) -> bool:
-        """Say whether that is what is left of a prefill now."""
-        return self.prefill is prefill and self.num_changes == prefill.num_changes
+
+_UNKNOWN = _Rest(None, 0, 0.0)
 
 
 class Outlook:
@@ -222,8 +221,9 @@ class Outlook:
             self._rows, self._rests = rows, {}
         known, rests = self._rests, {}
         for request in prefilling:
-            prefill, rest = request.prefill, known.get(request)
-            if rest is None or not rest.is_of(prefill):
+            prefill = request.prefill
+            rest = known.get(request, _UNKNOWN)
+            if rest.prefill is not prefill or rest.num_changes != prefill.num_changes:
                 ms = rest_ms(prefill, self._slowest, self._rows)
                 rest = _Rest(prefill, prefill.num_changes, ms)
             rests[request] = rest

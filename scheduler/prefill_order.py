@@ -37,9 +37,9 @@ class Candidate:
     def __post_init__(self) -> None:
         object.__setattr__(self, "rank", self.request.rank)
 
-    def turn(self, clock: float) -> tuple[float, tuple[int, int, int]]:
-        """Return what sorts those of one priority: by response ratio, highest first, then rank."""
-        return (self.began_at - clock) / self.total, self.rank
+    def turn(self, clock: float) -> tuple[int, float, tuple[int, int, int]]:
+        """Return what sorts by priority, then response ratio, highest first, then rank."""
+        return self.rank[0], (self.began_at - clock) / self.total, self.rank
 
     def is_short(self, room: float) -> bool:
         """Say whether it fits into room, and did from the start: a long one's tail is not short."""
@@ -70,11 +70,12 @@ def prefill_order(
     if len(candidates) == 1:
         only = candidates[0].request
         return PrefillOrder((only,), only)
+    ranked = sorted(candidates, key=lambda candidate: candidate.turn(clock))
     room = RIDERS_SHARE * budget
-    riders = _riders(candidates, room, clock)
+    riders = _riders(ranked, room)
     riders.discard(owed)
 
-    def place(candidate: Candidate) -> tuple[int, int, tuple[float, tuple[int, int, int]]]:
+    def place(candidate: Candidate) -> tuple[int, int]:
         request = candidate.request
         if request is owed:
             group = 0
@@ -82,19 +83,19 @@ def prefill_order(
             group = 1
         else:
             group = 3 if candidate.is_short(room) else 2
-        return candidate.rank[0], group, candidate.turn(clock)
+        return candidate.rank[0], group
 
-    requests = [candidate.request for candidate in sorted(candidates, key=place)]
+    if riders or owed is not None:
+        ranked.sort(key=place)
+    requests = [candidate.request for candidate in ranked]
     first_long = next((request for request in requests if request not in riders), None)
     return PrefillOrder(requests, first_long)
 
 
-def _riders(candidates: Sequence[Candidate], room: float, clock: float) -> set[Request | None]:
+def _riders(ranked: Sequence[Candidate], room: float) -> set[Request | None]:
     """Return the short ones that fit into room together."""
-    short = [candidate for candidate in candidates if candidate.rest <= room]
-    short.sort(key=lambda each: (each.rank[0], each.turn(clock)))
     riders: set[Request | None] = set()
-    for candidate in short:
+    for candidate in ranked:
         if candidate.rest <= room:
             riders.add(candidate.request)
             room -= candidate.rest

@@ -160,12 +160,14 @@ class SlotBudget:
 
         Decode rows take half of a slot at most: many of them, as far as may be, make it longer.
         """
-        self._total_ms = sum(candidate.rest for candidate in candidates)
-        news_ms = sum(each.rest for each in candidates if each.request not in self._searched)
+        self._total_ms = sum([candidate.rest for candidate in candidates])
+        news = [each for each in candidates if each.request not in self._searched]
+        news_ms = sum([each.rest for each in news])
         if news_ms >= max(_SEARCHED_MS, _SEARCHED_SHARE * self._total_ms):
             self._search(candidates)
-        wanted_ms = (self._cut_to_ms.get(each.request, 0.0) for each in candidates)
-        slot_ms = max(self._even_slot_ms(candidates), *wanted_ms)
+            news = []
+        wanted_ms = [self._cut_to_ms.get(each.request, 0.0) for each in candidates]
+        slot_ms = max(self._even_slot_ms(news), *wanted_ms)
         limit_ms = self._strategy.max_chunk_ms or math.inf
         slot_ms = min(slot_ms, limit_ms, self._longest_ms(candidates) + beside_ms)
         slot_ms = max(slot_ms, self._reach.least_ms)
@@ -252,21 +254,20 @@ class SlotBudget:
 
     def _longest_ms(self, candidates: Sequence[Candidate]) -> float:
         """Return what a microbatch takes that is full, or has all that there is."""
-        end = max(self._max_tokens, *(each.request.prefill.end for each in candidates))
+        end = max(self._max_tokens, *[each.request.prefill.end for each in candidates])
         full_ms = self._reach.chunk_ms(end - self._max_tokens, end)
         return min(full_ms, self._paid_ms + self._total_ms)
 
-    def _even_slot_ms(self, candidates: Sequence[Candidate]) -> float:
+    def _even_slot_ms(self, news: Sequence[Candidate]) -> float:
         """Return the slot of equal chunks, all work being one long prompt.
 
         With n chunks of the slot grows / n + paid, the whole takes grows + n * paid + fills * slot.
         At least a cell more than the least time, or rounding down to cells would leave chunks of
-        less work than the floor's time holds.
+        less work than the floor's time holds: a cell of news, of whom no search has looked at.
         """
         if self._num_fills <= 0:
             return math.inf
         slot_ms = self._paid_ms + math.sqrt(self._paid_ms * self._total_ms / self._num_fills)
-        unsearched = (each.request for each in candidates if each.request not in self._searched)
-        end = max((request.prefill.end for request in unsearched), default=0)
+        end = max([each.request.prefill.end for each in news], default=0)
         cell_ms = self._reach.grows_ms(max(end - self._reach.align_tokens, 0), end)
         return max(slot_ms, self._reach.least_ms + cell_ms)
