@@ -1,8 +1,10 @@
 """How long a prompt will take until it is computed, by the latency model. Pure.
 
-Prompts that compute side by side share the slots, each getting as much as the others until it is
-done. A pipeline that is full brings one chunk a slot; for a prompt that has nothing in flight it
-has to be filled first. Those who decode ride along: they make microbatches longer, or chunks
+Prompts are served in the order of prefill_order.py: behind those of higher priority and those that
+began earlier and are no longer, before those that began later and are no shorter. Others are taken
+to share the slots with it, each getting as much until it is done. A pipeline that is full brings
+one chunk a slot, and the last chunk has to pass all stages: what it takes longer than those that
+are passing now comes on top. Those who decode ride along: they make microbatches longer, or chunks
 shorter and so more.
 """
 
@@ -111,25 +113,36 @@ def time_left_ms(
     *,
     window: int,
     rows: RowsBeside = NO_ROWS,
+    ahead_ms: float = 0.0,
 ) -> float:
     """Return the time until own is done; 0 if it is.
 
     Args:
         own: the prompt in question.
-        others_ms: the rest of each that is not served after it.
+        others_ms: the rest of each that shares the slots with it.
         latency: of the pipeline.
         window: microbatches in flight at most, >= 1.
         rows: of those who decode meanwhile.
+        ahead_ms: the rest of all that are served before it.
     """
     own_ms = rest_ms(own, latency, rows)
     if not own_ms:
         return 0.0
     shared_ms = own_ms + sum([min(other_ms, own_ms) for other_ms in others_ms])
     slowed = max(latency.num_stages / window, 1.0)
-    fill_ms = 0.0
+    fill_ms = (latency.num_stages - 1) * _longer_ms(own, own_ms / own.num_left, latency)
+    return (ahead_ms + shared_ms) * slowed + fill_ms
+
+
+def _longer_ms(own: Prefill, mean_ms: float, latency: PipelineLatency) -> float:
+    """Return how much longer the last chunk takes a stage than what the pipeline is filled with.
+
+    That is nothing of own if it has nothing in flight, and all of a mean chunk comes on top.
+    """
     if not own.num_in_flight:
-        fill_ms = (latency.num_stages - 1) * own_ms / own.num_left
-    return shared_ms * slowed + fill_ms
+        return mean_ms
+    last = latency.chunk_ms(own.last_start, own.end)
+    return max(last - latency.chunk_ms(own.done_tokens, own.sent_ends[own.num_done]), 0.0)
 
 
 def _mean_chunk(start: int, end: int, num_chunks: int) -> Work:
@@ -144,12 +157,27 @@ def _mean_chunk(start: int, end: int, num_chunks: int) -> Work:
 class _Rest(NamedTuple):
     """What was left of a prefill after so many changes; a tuple, because many are made."""
 
-    prefill: Prefill | None
+    prefill: Prefill
     num_changes: int
     ms: float
+    priority: int
+    length: int
+    """Tokens with those that are done."""
+    began: tuple[float, int, int]
+    """What sorts prompts by when they began."""
 
-
-_UNKNOWN = _Rest(None, 0, 0.0)
+    @classmethod
+    def of(cls, request: Request, latency: PipelineLatency, rows: RowsBeside) -> _Rest:
+        """Work out what is left of an output."""
+        prefill, (priority, arrival, child) = request.prefill, request.rank
+        return cls(
+            prefill=prefill,
+            num_changes=prefill.num_changes,
+            ms=rest_ms(prefill, latency, rows),
+            priority=-priority,
+            length=prefill.end - prefill.start,
+            began=(prefill.began_at, arrival, child),
+        )
 
 
 class Outlook:
@@ -195,15 +223,28 @@ class Outlook:
         """
         if not self._is_fresh:
             self._look(prefilling, groups, latency)
-        priority = request.spec.priority
-        others_ms = [
-            rest.ms
-            for other, rest in self._rests.items()
-            if other is not request and other.spec.priority >= priority
-        ]
+        ahead_ms, others_ms = self._before(self._rests[request])
         return time_left_ms(
-            request.prefill, others_ms, latency, window=self._window, rows=self._rows
+            request.prefill,
+            others_ms,
+            latency,
+            window=self._window,
+            rows=self._rows,
+            ahead_ms=ahead_ms,
         )
+
+    def _before(self, own: _Rest) -> tuple[float, list[float]]:
+        """Return the rest of all that are served before an output, and of each beside it."""
+        ahead_ms, beside_ms = 0.0, []
+        for rest in self._rests.values():
+            is_earlier, is_longer = rest.began < own.began, rest.length > own.length
+            if rest.priority != own.priority:
+                ahead_ms += rest.ms if rest.priority > own.priority else 0.0
+            elif is_earlier and not is_longer:
+                ahead_ms += rest.ms
+            elif is_earlier or rest.length < own.length:
+                beside_ms.append(rest.ms)
+        return ahead_ms, beside_ms
 
     def _look(
         self, prefilling: Iterable[Request], groups: DecodeGroups, latency: PipelineLatency
@@ -221,10 +262,12 @@ class Outlook:
             self._rows, self._rests = rows, {}
         known, rests = self._rests, {}
         for request in prefilling:
-            prefill = request.prefill
-            rest = known.get(request, _UNKNOWN)
-            if rest.prefill is not prefill or rest.num_changes != prefill.num_changes:
-                ms = rest_ms(prefill, self._slowest, self._rows)
-                rest = _Rest(prefill, prefill.num_changes, ms)
+            rest = known.get(request)
+            if (
+                rest is None
+                or rest.num_changes != rest.prefill.num_changes
+                or rest.prefill is not request.last_prefill
+            ):
+                rest = _Rest.of(request, self._slowest, self._rows)
             rests[request] = rest
         self._rests, self._is_fresh = rests, True

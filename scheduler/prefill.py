@@ -44,6 +44,13 @@ class Prefill:
         return self.sent_ends[-1] if self.sent_ends else self.start
 
     @property
+    def last_start(self) -> int:
+        """Start of the last chunk, as far as is known."""
+        if self.is_sent:
+            return self.sent_ends[-2] if len(self.sent_ends) > 1 else self.start
+        return max(self.next_start, self.borders[-2] if len(self.borders) > 1 else self.start)
+
+    @property
     def done_tokens(self) -> int:
         """Leading tokens whose KV is ready on every stage, the hit included."""
         return self.sent_ends[self.num_done - 1] if self.num_done else self.start
