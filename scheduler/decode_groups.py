@@ -69,7 +69,7 @@ class DecodeGroups:
         What a group has in flight counts as if it was to come.
         """
         return [
-            Work.of_rows(member.known_tokens for member in group.members)
+            Work.of_rows([member.known_tokens for member in group.members])
             for group in self._groups
             if group.members
         ]

@@ -156,8 +156,9 @@ class PageAllocator:
         num_empty = self._num_free - self.cached.num_idle
         if num_pages > num_empty:
             self._is_cached[self.cached.evict(num_pages - num_empty)] = False
-        is_empty = (self._holds == 0) & ~self._is_cached
-        borders = np.flatnonzero(np.diff(is_empty, prepend=False, append=False))
+        is_empty = np.zeros(self.num_pages + 2, dtype=np.bool_)  # With a border at either end.
+        is_empty[1:-1] = (self._holds == 0) & ~self._is_cached
+        borders = np.flatnonzero(is_empty[1:] != is_empty[:-1])
         return _Runs(starts=borders[::2], lengths=borders[1::2] - borders[::2])
 
 

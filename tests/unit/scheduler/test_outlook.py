@@ -9,8 +9,9 @@ import pytest
 
 from scheduler.engine_config import CHUNK_STRATEGIES, ChunkStrategyName
 from scheduler.latency_model import PipelineLatency, StageLatency, Work
-from scheduler.outlook import NO_ROWS, RowsBeside, rest_ms, time_left_ms
+from scheduler.outlook import rest_ms, time_left_ms
 from scheduler.prefill import Prefill
+from scheduler.rows_beside import NO_ROWS, RowsBeside
 from tests.model_times import CONFIG, arrival, h200_pipeline, watch
 
 _LATENCY = PipelineLatency(
