@@ -58,17 +58,20 @@ def time_left_ms(
         return 0.0
     shared_ms = own_ms + sum([min(other_ms, own_ms) for other_ms in others_ms])
     slowed = max(latency.num_stages / window, 1.0)
-    fill_ms = (latency.num_stages - 1) * _longer_ms(own, own_ms / own.num_left, latency)
+    fill_ms = (latency.num_stages - 1) * _longer_ms(own, own_ms / own.num_left, latency, rows)
     return (ahead_ms + shared_ms) * slowed + fill_ms
 
 
-def _longer_ms(own: Prefill, mean_ms: float, latency: PipelineLatency) -> float:
+def _longer_ms(own: Prefill, mean_ms: float, latency: PipelineLatency, rows: RowsBeside) -> float:
     """Return how much longer the last chunk takes a stage than what the pipeline is filled with.
 
-    That is nothing of own if it has nothing in flight, and all of a mean chunk comes on top.
+    That is nothing of own if it has nothing in flight, and all of a mean chunk comes on top. Where
+    chunks make room for rows, all microbatches are alike.
     """
     if not own.num_in_flight:
         return mean_ms
+    if rows.shorten_chunks:
+        return 0.0
     last = latency.chunk_ms(own.last_start, own.end)
     return max(last - latency.chunk_ms(own.done_tokens, own.sent_ends[own.num_done]), 0.0)
 
