@@ -11,16 +11,17 @@ from collections.abc import Collection, Iterable, Sequence
 import numpy as np
 
 from chunkmesh.errors import InvariantViolated
+from chunkmesh.pages import TokenIds
 from scheduler.actions import PlannedEntry, PlannedSample, PlannedTargets, SendMicrobatch
 from scheduler.budget import Budget
 from scheduler.decode_groups import DecodeGroups
 from scheduler.part import Part, decode_step, work_of
-from scheduler.request import Request, RequestState
+from scheduler.request import Request
 
 
 def next_parts(
     groups: DecodeGroups,
-    admitted: Iterable[Request],
+    prefilling: Iterable[Request],
     budget: Budget,
     *,
     stalled: Collection[Request] = (),
@@ -30,21 +31,17 @@ def next_parts(
 
     Args:
         groups: of those who decode.
-        admitted: all outputs with a row.
+        prefilling: all outputs in PREFILL.
         budget: chooses the chunks.
         stalled: members of the groups that wait for a page.
         max_requests: parts at most; no group has more members.
     """
     rows = [decode_step(request) for request in groups.take_ready(stalled)]
-    prefilling = [
-        request
-        for request in admitted
-        if request.state is RequestState.PREFILL and not request.prefill.is_sent
-    ]
-    most = len(prefilling) if max_requests is None else max_requests - len(rows)
-    if not prefilling or most <= 0:
+    waiting = [request for request in prefilling if not request.prefill.is_sent]
+    most = len(waiting) if max_requests is None else max_requests - len(rows)
+    if not waiting or most <= 0:
         return tuple(rows)
-    chunks = budget.fill(prefilling, beside=work_of(rows), most=most, is_awaited=groups.has_members)
+    chunks = budget.fill(waiting, beside=work_of(rows), most=most, is_awaited=groups.has_members)
     return (*rows, *chunks)
 
 
@@ -58,14 +55,14 @@ def describe(
 ) -> SendMicrobatch:
     """Write down parts for the stages; the pages that it names count as known to them.
 
-    predicted_ms is what each stage should take, if that is known.
+    Decode rows come before chunks. predicted_ms is what each stage should take, if that is known.
     """
     return SendMicrobatch(
         epoch=epoch,
         seq_no=seq_no,
-        entries=tuple(_entry(part, page_tokens) for part in parts),
-        token_ids=np.concatenate([p.request.token_ids(p.start, p.end) for p in parts]),
-        samples=tuple(each for index, part in enumerate(parts) for each in _samples(index, part)),
+        entries=tuple([_entry(part, page_tokens) for part in parts]),
+        token_ids=_token_ids(parts),
+        samples=_samples(parts),
         prompt_targets=tuple(
             _targets(index, part) for index, part in enumerate(parts) if part.num_targets
         ),
@@ -78,34 +75,32 @@ def _entry(part: Part, page_tokens: int) -> PlannedEntry:
     request = part.request
     if request.row is None:
         raise InvariantViolated(f"{request.request_id} is in a microbatch without a row")
-    return PlannedEntry(
-        request_id=request.request_id,
-        row=request.row,
-        start=part.start,
-        num_tokens=part.end - part.start,
-        new_page_ids=request.name_pages(-(-part.end // page_tokens)),
-    )
+    new_page_ids = request.name_pages(-(-part.end // page_tokens))
+    num_tokens = part.end - part.start
+    return PlannedEntry(request.spec.request_id, request.row, part.start, num_tokens, new_page_ids)
 
 
-def _samples(entry: int, part: Part) -> list[PlannedSample]:
-    """Describe the choices behind one part; end ids are out of reach before min_new_tokens."""
-    if not part.num_samples:
-        return []
-    request, position = part.request, part.output_position
-    spec, seen = request.spec, request.take_seen()
-    forbidden_ids = tuple(sorted(spec.end_ids)) if position < spec.min_new_tokens else ()
-    return [
-        PlannedSample(
-            entry=entry,
-            row=row,
-            child=request.child + index,
-            position=position,
-            sampling=spec.sampling,
-            forbidden_ids=forbidden_ids,
-            seen=seen,
-        )
-        for index, row in enumerate(request.rows)
-    ]
+def _token_ids(parts: Sequence[Part]) -> TokenIds:
+    """Return the ids of all parts: of each row its newest output, then those of chunks."""
+    newest = [part.request.output_ids[-1] for part in parts if not part.is_chunk]
+    chunks = [part.request.token_ids(part.start, part.end) for part in parts if part.is_chunk]
+    return np.concatenate([np.array(newest, dtype=np.uint32), *chunks])
+
+
+def _samples(parts: Sequence[Part]) -> tuple[PlannedSample, ...]:
+    """Describe the choices behind parts; end ids are out of reach before min_new_tokens."""
+    samples: list[PlannedSample] = []
+    for entry, part in enumerate(parts):
+        if not part.num_samples:
+            continue
+        request, position = part.request, part.output_position
+        spec, seen = request.spec, request.take_seen()
+        forbidden_ids = tuple(sorted(spec.end_ids)) if position < spec.min_new_tokens else ()
+        for child, row in enumerate(request.rows, request.child):
+            samples.append(
+                PlannedSample(entry, row, child, position, spec.sampling, forbidden_ids, seen)
+            )
+    return tuple(samples)
 
 
 def _targets(entry: int, part: Part) -> PlannedTargets:

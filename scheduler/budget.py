@@ -6,6 +6,7 @@ long prompt is not slowed down by those who decode. A budget in time is slot_bud
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Sequence
 from typing import Protocol
@@ -48,6 +49,16 @@ class Budget(Protocol):
         ...
 
 
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class _Next:
+    """The next chunk of an output."""
+
+    candidate: Candidate
+    end: int
+    num_tokens: int
+    """>= 1."""
+
+
 class TokenBudget:
     """So many prefill tokens; chunks are cut by a strategy, and taken whole or not at all."""
 
@@ -57,6 +68,8 @@ class TokenBudget:
         self._max_tokens = max_tokens
         self._turns = PrefillTurns()
         """In tokens."""
+        self._nexts: dict[Request, _Next] = {}
+        """Next chunks of those that have waited before."""
 
     def begin(self, prefill: Prefill) -> None:
         """Cut it."""
@@ -75,33 +88,41 @@ class TokenBudget:
 
         A strategy's long chunk could wait for ever otherwise.
         """
-        candidates = [self._candidate(request) for request in prefilling]
+        nexts = self._nexts
+        candidates = [
+            (nexts.get(request) or self._look_at(request)).candidate for request in prefilling
+        ]
         parts: list[Part] = []
         left = self._max_tokens
         for request in self._turns.order(candidates, self._max_tokens):
             if len(parts) == most or left <= 0:
                 break
-            end = request.prefill.wanted_end() or request.prefill.end
-            num_tokens = end - request.prefill.next_start
-            if num_tokens <= left or not parts:
-                parts.append(take_chunk(request, end))
-                left -= num_tokens
+            chunk = nexts[request]
+            if chunk.num_tokens <= left or not parts:
+                parts.append(take_chunk(request, chunk.end))
+                left -= chunk.num_tokens
+                del nexts[request]
         self._turns.sent(parts, self._max_tokens - left)
         return parts
 
     def leave(self, request: Request) -> None:
         """Owe it nothing."""
         self._turns.leave(request)
+        self._nexts.pop(request, None)
 
     def replace(self, _latency: PipelineLatency, /) -> None:
         """Borders stay where the strategy puts them, as its users know it."""
 
-    def _candidate(self, request: Request) -> Candidate:
-        """Count in tokens."""
+    def _look_at(self, request: Request) -> _Next:
+        """Find the next chunk of an output; count in tokens."""
         prefill = request.prefill
-        is_last_chunk = prefill.wanted_end() == prefill.end
-        return self._turns.candidate(
-            request,
-            rest=prefill.end - prefill.next_start if is_last_chunk else math.inf,
+        end = prefill.wanted_end() or prefill.end
+        num_tokens = end - prefill.next_start
+        candidate = Candidate(
+            request=request,
+            rest=num_tokens if end == prefill.end else math.inf,
             total=prefill.end - prefill.start,
+            began_at=prefill.began_at,
         )
+        chunk = self._nexts[request] = _Next(candidate=candidate, end=end, num_tokens=num_tokens)
+        return chunk

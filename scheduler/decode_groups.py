@@ -69,7 +69,7 @@ class DecodeGroups:
         What a group has in flight counts as if it was to come.
         """
         return [
-            Work.of_rows(member.known_tokens for member in group.members)
+            Work.of_rows([member.known_tokens for member in group.members])
             for group in self._groups
             if group.members
         ]
@@ -133,17 +133,25 @@ class DecodeGroups:
         if len(self._groups) == 1:
             return
         loads = [self._load(group) for group in self._groups]
+        while self._has_moved(loads):
+            pass
+
+    def _has_moved(self, loads: list[_Load]) -> bool:
+        """Move members from each group while it helps, longest first; return whether any moved."""
+        has_moved = False
         for source in sorted(loads, key=lambda load: -load.time):
             while (target := self._shortest(loads, source)) is not None:
                 mover = self._best_mover(source, target)
                 if mover is None:
                     break
+                has_moved = True
                 source.group.members.remove(mover)
                 target.group.members.append(mover)
                 for load, sign in ((source, -1), (target, 1)):
                     load.num_rows += sign
                     load.num_tokens += sign * mover.known_tokens
                     load.time = self._times.time(load.num_rows, load.num_tokens)
+        return has_moved
 
     def _load(self, group: _Group) -> _Load:
         """Add up a group."""

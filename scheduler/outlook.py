@@ -1,81 +1,23 @@
 """How long a prompt will take until it is computed, by the latency model. Pure.
 
-Prompts that compute side by side share the slots, each getting as much as the others until it is
-done. A pipeline that is full brings one chunk a slot; for a prompt that has nothing in flight it
-has to be filled first. Those who decode ride along: they make microbatches longer, or chunks
+Prompts are served in the order of prefill_order.py: behind those of higher priority and those that
+began earlier and are no longer, before those that began later and are no shorter. Others are taken
+to share the slots with it, each getting as much until it is done. A pipeline that is full brings
+one chunk a slot, and the last chunk has to pass all stages: what it takes longer than those that
+are passing now comes on top. Those who decode ride along: they make microbatches longer, or chunks
 shorter and so more.
 """
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
+from typing import NamedTuple
 
 from scheduler.decode_groups import DecodeGroups
 from scheduler.latency_model import PipelineLatency, Work
 from scheduler.prefill import Prefill
-from scheduler.request import Request, RequestState
-
-_ROWS_FACTOR = 2.0
-"""A slot with rows is at least so many times as long as they are: half of it is for chunks."""
-_LEAST_SHARE = 0.125
-"""Rows leave a chunk no less than this of what it would be."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class RowsBeside:
-    """Decode rows in the microbatches of a prompt."""
-
-    group: Work
-    """Rows of a microbatch that has any."""
-    share: float
-    """Of all microbatches, those that have some; in [0, 1]."""
-    shorten_chunks: bool
-    """Whether chunks make room for them; else microbatches get longer."""
-
-    @classmethod
-    def of(cls, groups: Sequence[Work], *, depth: int, shorten_chunks: bool) -> RowsBeside:
-        """Let groups that decode take turns.
-
-        One whose step is in flight rides again when its result is in, which is when so many
-        microbatches have been sent as are in flight together: depth >= 1.
-        """
-        if not groups:
-            return NO_ROWS
-        num_groups = len(groups)
-        mean = Work(
-            num_rows=-(-sum(group.num_rows for group in groups) // num_groups),
-            row_tokens=sum(group.row_tokens for group in groups) // num_groups,
-        )
-        share = min(num_groups / depth, 1.0)
-        return cls(group=mean, share=share, shorten_chunks=shorten_chunks)
-
-    def sent_ms(self, chunk: Work, latency: PipelineLatency) -> float:
-        """Return the time of a microbatch with a chunk that was sent, and rows if it has some."""
-        alone_ms = latency.microbatch_ms(chunk)
-        return alone_ms + self._rows_ms(chunk, alone_ms, latency)
-
-    def planned_ms(self, chunk: Work, latency: PipelineLatency) -> float:
-        """Return the time that what was planned as one chunk takes beside rows."""
-        alone_ms = latency.microbatch_ms(chunk)
-        rows_ms = self._rows_ms(chunk, alone_ms, latency)
-        if not (self.shorten_chunks and rows_ms):
-            return alone_ms + rows_ms
-        paid_ms = latency.microbatch_ms(Work())
-        grows_ms = alone_ms - paid_ms
-        slot_ms = max(alone_ms, _ROWS_FACTOR * rows_ms)
-        left_ms = max(slot_ms - rows_ms - paid_ms, _LEAST_SHARE * grows_ms)
-        return slot_ms * grows_ms / left_ms if left_ms > 0 else slot_ms
-
-    def _rows_ms(self, chunk: Work, alone_ms: float, latency: PipelineLatency) -> float:
-        """Return what rows add to a chunk's time, in the mean over all microbatches."""
-        if not self.share:
-            return 0.0
-        return self.share * (latency.microbatch_ms(chunk + self.group) - alone_ms)
-
-
-NO_ROWS = RowsBeside(group=Work(), share=0.0, shorten_chunks=False)
-"""Nobody decodes."""
+from scheduler.request import Request
+from scheduler.rows_beside import NO_ROWS, RowsBeside
 
 
 def rest_ms(prefill: Prefill, latency: PipelineLatency, rows: RowsBeside = NO_ROWS) -> float:
@@ -99,25 +41,39 @@ def time_left_ms(
     *,
     window: int,
     rows: RowsBeside = NO_ROWS,
+    ahead_ms: float = 0.0,
 ) -> float:
     """Return the time until own is done; 0 if it is.
 
     Args:
         own: the prompt in question.
-        others_ms: the rest of each that is not served after it.
+        others_ms: the rest of each that shares the slots with it.
         latency: of the pipeline.
         window: microbatches in flight at most, >= 1.
         rows: of those who decode meanwhile.
+        ahead_ms: the rest of all that are served before it.
     """
     own_ms = rest_ms(own, latency, rows)
     if not own_ms:
         return 0.0
     shared_ms = own_ms + sum([min(other_ms, own_ms) for other_ms in others_ms])
     slowed = max(latency.num_stages / window, 1.0)
-    fill_ms = 0.0
+    fill_ms = (latency.num_stages - 1) * _longer_ms(own, own_ms / own.num_left, latency, rows)
+    return (ahead_ms + shared_ms) * slowed + fill_ms
+
+
+def _longer_ms(own: Prefill, mean_ms: float, latency: PipelineLatency, rows: RowsBeside) -> float:
+    """Return how much longer the last chunk takes a stage than what the pipeline is filled with.
+
+    That is nothing of own if it has nothing in flight, and all of a mean chunk comes on top. Where
+    chunks make room for rows, all microbatches are alike.
+    """
     if not own.num_in_flight:
-        fill_ms = (latency.num_stages - 1) * own_ms / own.num_left
-    return shared_ms * slowed + fill_ms
+        return mean_ms
+    if rows.shorten_chunks:
+        return 0.0
+    last = latency.chunk_ms(own.last_start, own.end)
+    return max(last - latency.chunk_ms(own.done_tokens, own.sent_ends[own.num_done]), 0.0)
 
 
 def _mean_chunk(start: int, end: int, num_chunks: int) -> Work:
@@ -129,8 +85,37 @@ def _mean_chunk(start: int, end: int, num_chunks: int) -> Work:
     )
 
 
+class _Rest(NamedTuple):
+    """What was left of a prefill after so many changes; a tuple, because many are made."""
+
+    prefill: Prefill
+    num_changes: int
+    ms: float
+    priority: int
+    length: int
+    """Tokens with those that are done."""
+    began: tuple[float, int, int]
+    """What sorts prompts by when they began."""
+
+    @classmethod
+    def of(cls, request: Request, latency: PipelineLatency, rows: RowsBeside) -> _Rest:
+        """Work out what is left of an output."""
+        prefill, (priority, arrival, child) = request.prefill, request.rank
+        return cls(
+            prefill=prefill,
+            num_changes=prefill.num_changes,
+            ms=rest_ms(prefill, latency, rows),
+            priority=-priority,
+            length=prefill.end - prefill.start,
+            began=(prefill.began_at, arrival, child),
+        )
+
+
 class Outlook:
-    """How long the prompts of a route will take; looked at once for each acknowledgement."""
+    """How long the prompts of a route will take; looked at once for each acknowledgement.
+
+    What is left of a prompt is worked out anew only if it, the rows or the latency have changed.
+    """
 
     def __init__(self, *, window: int, shorten_chunks: bool) -> None:
         """Look at a pipeline with so many microbatches in flight at most, >= 1.
@@ -139,18 +124,23 @@ class Outlook:
         """
         self._window = window
         self._shorten_chunks = shorten_chunks
-        self._rests_ms: dict[Request, float] | None = None
-        """Time that is left of each in PREFILL."""
+        self._is_fresh = False
+        self._rests: dict[Request, _Rest] = {}
+        """Of each in PREFILL at the last look."""
+        self._latency: PipelineLatency | None = None
+        """At the last look."""
+        self._slowest: PipelineLatency | None = None
+        """Its stages that can be the slowest."""
         self._rows = NO_ROWS
 
     def forget(self) -> None:
         """Look anew when it is asked next."""
-        self._rests_ms = None
+        self._is_fresh = False
 
     def left_ms(
         self,
         request: Request,
-        running: Iterable[Request],
+        prefilling: Iterable[Request],
         groups: DecodeGroups,
         latency: PipelineLatency,
     ) -> float:
@@ -158,30 +148,57 @@ class Outlook:
 
         Args:
             request: the output.
-            running: all outputs with a row.
+            prefilling: all outputs in PREFILL.
             groups: of those who decode.
             latency: of the pipeline.
         """
-        if self._rests_ms is None:
-            rows = RowsBeside.of(
-                groups.works(),
-                depth=min(self._window, latency.num_stages + 1),
-                shorten_chunks=self._shorten_chunks,
-            )
-            slowest = PipelineLatency(latency.rhythm())
-            is_felt = any(stage.grows_ms(rows.group) for stage in slowest.stages)
-            self._rows = rows if is_felt else NO_ROWS
-            self._rests_ms = {
-                other: rest_ms(other.prefill, slowest, self._rows)
-                for other in running
-                if other.state is RequestState.PREFILL
-            }
-        priority = request.spec.priority
-        others_ms = [
-            other_ms
-            for other, other_ms in self._rests_ms.items()
-            if other is not request and other.spec.priority >= priority
-        ]
+        if not self._is_fresh:
+            self._look(prefilling, groups, latency)
+        ahead_ms, others_ms = self._before(self._rests[request])
         return time_left_ms(
-            request.prefill, others_ms, latency, window=self._window, rows=self._rows
+            request.prefill,
+            others_ms,
+            latency,
+            window=self._window,
+            rows=self._rows,
+            ahead_ms=ahead_ms,
         )
+
+    def _before(self, own: _Rest) -> tuple[float, list[float]]:
+        """Return the rest of all that are served before an output, and of each beside it."""
+        ahead_ms, beside_ms = 0.0, []
+        for rest in self._rests.values():
+            is_earlier, is_longer = rest.began < own.began, rest.length > own.length
+            if rest.priority != own.priority:
+                ahead_ms += rest.ms if rest.priority > own.priority else 0.0
+            elif is_earlier and not is_longer:
+                ahead_ms += rest.ms
+            elif is_earlier or rest.length < own.length:
+                beside_ms.append(rest.ms)
+        return ahead_ms, beside_ms
+
+    def _look(
+        self, prefilling: Iterable[Request], groups: DecodeGroups, latency: PipelineLatency
+    ) -> None:
+        """Work out what is left of all, as far as it may have changed."""
+        if self._slowest is None or latency is not self._latency:
+            self._latency, self._slowest = latency, PipelineLatency(latency.rhythm())
+            self._rows, self._rests = NO_ROWS, {}
+        rows = RowsBeside.of(
+            groups.works(),
+            depth=min(self._window, latency.num_stages + 1),
+            shorten_chunks=self._shorten_chunks,
+        )
+        if not rows.is_like(self._rows, self._slowest):
+            self._rows, self._rests = rows, {}
+        known, rests = self._rests, {}
+        for request in prefilling:
+            rest = known.get(request)
+            if (
+                rest is None
+                or rest.num_changes != rest.prefill.num_changes
+                or rest.prefill is not request.last_prefill
+            ):
+                rest = _Rest.of(request, self._slowest, self._rows)
+            rests[request] = rest
+        self._rests, self._is_fresh = rests, True

@@ -53,7 +53,7 @@ def push_token(request: Request, token_id: int) -> tuple[str, Ending | None]:
 def chunk_done(request: Request) -> bool:
     """Count one more chunk as done on every stage; return whether that is worth telling."""
     prefill = request.prefill
-    prefill.num_done += 1
+    prefill.chunk_done()
     if request.output_ids or prefill.done_tokens <= request.told_tokens:
         return False
     request.told_tokens = prefill.done_tokens

@@ -7,6 +7,7 @@ out again. A cached one keeps its contents until it is needed (device_pages.py).
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 
 import numpy as np
@@ -56,7 +57,7 @@ class PageAllocator:
         Raises:
             InvariantViolated: fewer than num_pages are free.
         """
-        chosen = _pick_runs(self._make_room(num_pages), num_pages)
+        chosen = self._make_room(num_pages).pick(num_pages)
         self._holds[chosen] = 1
         self._num_free -= num_pages
         return tuple(chosen.tolist())
@@ -71,7 +72,7 @@ class PageAllocator:
         """
         chosen = page_id + 1
         if chosen == self.num_pages or self._holds[chosen] or self._is_cached[chosen]:
-            chosen = _middle_of_longest_run(self._make_room(1))
+            chosen = self._make_room(1).middle_of_longest()
         self._holds[chosen] = 1
         self._num_free -= 1
         return chosen
@@ -144,8 +145,8 @@ class PageAllocator:
         if int(np.count_nonzero(self._is_cached)) != len(self.cached):
             raise InvariantViolated(f"{len(self.cached)} pages are cached, others are marked")
 
-    def _make_room(self, num_pages: int) -> npt.NDArray[np.intp]:
-        """Evict until so many pages are free and empty; return the ascending ids of all such.
+    def _make_room(self, num_pages: int) -> _Runs:
+        """Evict until so many pages are free and empty; return where all such are.
 
         Raises:
             InvariantViolated: fewer are free.
@@ -155,26 +156,35 @@ class PageAllocator:
         num_empty = self._num_free - self.cached.num_idle
         if num_pages > num_empty:
             self._is_cached[self.cached.evict(num_pages - num_empty)] = False
-        return np.flatnonzero((self._holds == 0) & ~self._is_cached)
+        is_empty = np.zeros(self.num_pages + 2, dtype=np.bool_)  # With a border at either end.
+        is_empty[1:-1] = (self._holds == 0) & ~self._is_cached
+        borders = np.flatnonzero(is_empty[1:] != is_empty[:-1])
+        return _Runs(starts=borders[::2], lengths=borders[1::2] - borders[::2])
 
 
-def _middle_of_longest_run(free: npt.NDArray[np.intp]) -> int:
-    """Choose one of the ascending free ids, of which there is one at least."""
-    starts = np.flatnonzero(np.diff(free, prepend=-2) != 1)
-    lengths = np.diff(starts, append=len(free))
-    longest = int(np.argmax(lengths))
-    return int(free[starts[longest] + lengths[longest] // 2])
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class _Runs:
+    """Free and empty pages: runs of ids that follow each other, ascending, at least one."""
 
+    starts: npt.NDArray[np.intp]
+    lengths: npt.NDArray[np.intp]
+    """Of each, >= 1."""
 
-def _pick_runs(free: npt.NDArray[np.intp], num_pages: int) -> npt.NDArray[np.intp]:
-    """Choose num_pages of the ascending free ids, ascending, in as few runs as greed finds."""
-    starts = np.flatnonzero(np.diff(free, prepend=-2) != 1)
-    lengths = np.diff(starts, append=len(free))
-    fitting = np.flatnonzero(lengths >= num_pages)
-    if len(fitting):
-        start = starts[fitting[np.argmin(lengths[fitting])]]
-        return free[start : start + num_pages]
-    order = np.argsort(-lengths, kind="stable")
-    num_runs = int(np.searchsorted(np.cumsum(lengths[order]), num_pages)) + 1
-    ids = np.concatenate([free[starts[i] : starts[i] + lengths[i]] for i in order[:num_runs]])
-    return np.sort(ids[:num_pages])
+    def middle_of_longest(self) -> int:
+        """Choose one id."""
+        longest = int(np.argmax(self.lengths))
+        return int(self.starts[longest] + self.lengths[longest] // 2)
+
+    def pick(self, num_pages: int) -> npt.NDArray[np.intp]:
+        """Choose num_pages of the ids, ascending, in as few runs as greed finds."""
+        fitting = np.flatnonzero(self.lengths >= num_pages)
+        if len(fitting):
+            start = self.starts[fitting[np.argmin(self.lengths[fitting])]]
+            return np.arange(start, start + num_pages)
+        order = np.argsort(-self.lengths, kind="stable")
+        num_runs = int(np.searchsorted(np.cumsum(self.lengths[order]), num_pages)) + 1
+        longest = [
+            np.arange(self.starts[run], self.starts[run] + self.lengths[run])
+            for run in order[:num_runs]
+        ]
+        return np.sort(np.concatenate(longest)[:num_pages])

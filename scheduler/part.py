@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable
+from typing import NamedTuple
 
 from chunkmesh.errors import InvariantViolated
 from scheduler.latency_model import Work
 from scheduler.request import Request
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
-    """Positions [start, end) of one output in one microbatch."""
+class Part(NamedTuple):
+    """Positions [start, end) of one output in one microbatch.
+
+    A tuple, as one is made for each row of each step.
+    """
 
     request: Request
     start: int

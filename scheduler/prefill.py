@@ -28,6 +28,8 @@ class Prefill:
     """Chunks acknowledged by the last stage, and so by nature by all before it; of those sent."""
     began_at: float = 0.0
     """The budget's clock when it began to wait for its chunks."""
+    num_changes: int = 0
+    """How often borders, chunks sent or chunks done changed."""
     is_given: bool = False
     """Whether the client chose the borders: then chunks end there and nowhere else."""
 
@@ -40,6 +42,13 @@ class Prefill:
     def next_start(self) -> int:
         """Start of the first chunk that is not sent, or the end."""
         return self.sent_ends[-1] if self.sent_ends else self.start
+
+    @property
+    def last_start(self) -> int:
+        """Start of the last chunk, as far as is known."""
+        if self.is_sent:
+            return self.sent_ends[-2] if len(self.sent_ends) > 1 else self.start
+        return max(self.next_start, self.borders[-2] if len(self.borders) > 1 else self.start)
 
     @property
     def done_tokens(self) -> int:
@@ -77,15 +86,23 @@ class Prefill:
         """Take the client's ends of all chunks, before anybody has planned any."""
         self.borders = (self.start, *ends)
         self.is_given = True
+        self.num_changes += 1
 
     def want(self, borders: Sequence[int]) -> None:
         """Take planned borders, unless the client has given its own."""
         if not self.is_given:
             self.borders = borders
+            self.num_changes += 1
 
     def send(self, end: int) -> None:
         """Count the chunk up to end, next_start < end <= self.end, as sent."""
         self.sent_ends.append(end)
+        self.num_changes += 1
+
+    def chunk_done(self) -> None:
+        """Count one more chunk as done on every stage."""
+        self.num_done += 1
+        self.num_changes += 1
 
     @property
     def _num_wanted(self) -> int:

@@ -30,14 +30,9 @@ class PrefillTurns:
         """Let a prefill begin to wait."""
         prefill.began_at = self._clock
 
-    def candidate(self, request: Request, *, rest: float, total: float) -> Candidate:
-        """Return an output that waits, with what is left of it and what it was in all."""
-        age = self._clock - request.prefill.began_at
-        return Candidate(request=request, rest=rest, total=total, age=age)
-
     def order(self, candidates: Sequence[Candidate], budget: float) -> Sequence[Request]:
         """Return the outputs in the order of their turns, for a microbatch that holds budget."""
-        order = prefill_order(candidates, budget=budget, owed=self._owed)
+        order = prefill_order(candidates, budget=budget, clock=self._clock, owed=self._owed)
         self._first_long = order.first_long
         return order.requests
 

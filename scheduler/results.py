@@ -41,6 +41,6 @@ def deal(parts: tuple[Part, ...], acked: Acked) -> Iterator[PartResult]:
             acked.sampled_ids[first_id:last_id],
             acked.sampled_logprobs[first_logprobs:last_logprobs],
             next(prompt_logprobs) if part.num_targets else None,
-            without_choice.isdisjoint(range(first_id, last_id)),
+            not without_choice or without_choice.isdisjoint(range(first_id, last_id)),
         )
         first_id, first_logprobs = last_id, last_logprobs

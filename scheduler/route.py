@@ -79,6 +79,8 @@ class Route:
         )
         self._running: dict[Request, None] = {}
         """Outputs with a row, in the order of admission."""
+        self._prefilling: dict[Request, None] = {}
+        """Those of them in PREFILL; of several outputs of one prompt the first."""
         self._shortage = Shortage(self.pages)
         self._config = config
         self.pace = Pace(formed, config)
@@ -149,6 +151,7 @@ class Route:
             return
         if request.state is RequestState.PREFILL:
             request.move(RequestState.DECODE)
+            self._prefilling.pop(request, None)
             self.groups.add(request)
         self._shortage.add(request, page_tokens=self._config.page_tokens)
 
@@ -163,6 +166,7 @@ class Route:
         if self._shortage.stalled:
             for leaver in self._shortage.make_leave(self._running):
                 self.groups.remove(leaver)
+                self._prefilling.pop(leaver, None)
             left += self._depart(actions)
             self._shortage.give_pages()
         return actions, left
@@ -173,7 +177,7 @@ class Route:
             return None
         parts = next_parts(
             self.groups,
-            self._running,
+            self._prefilling,
             self._budget,
             stalled=self._shortage.stalled,
             max_requests=self._config.max_microbatch_requests,
@@ -213,7 +217,7 @@ class Route:
         latency = self.pace.latency
         if latency is None:
             return request.eta_s(now_s)
-        return self._outlook.left_ms(request, self._running, self.groups, latency) / 1000
+        return self._outlook.left_ms(request, self._prefilling, self.groups, latency) / 1000
 
     def complete(self, parts: tuple[Part, ...]) -> list[Action]:
         """Store what a microbatch has filled; free the pages of ended outputs it was last for."""
@@ -221,7 +225,8 @@ class Route:
         for part in parts:
             self.prefixes.keep_filled(part)
             part.request.num_in_flight -= 1
-            self._free_if_gone(part.request)
+            if part.request.row is None:
+                self._free_if_gone(part.request)
         return [] if store is None else [store]
 
     def leave(self, request: Request) -> list[Action]:
@@ -232,6 +237,7 @@ class Route:
         self._budget.leave(request)
         self._shortage.remove(request)
         del self._running[request]
+        self._prefilling.pop(request, None)
         if request.row is None:
             raise InvariantViolated(f"{request.request_id} runs without a row")
         actions += self.rows.give_back(request.rows)
@@ -268,6 +274,7 @@ class Route:
             prefill.give(given_ends(given, start, end))
         self._budget.begin(prefill)
         request.start_prefill(prefill, hit_pages=hit_pages, now_s=now_s)
+        self._prefilling[request] = None
 
     def _free_if_gone(self, request: Request) -> None:
         """Give back the pages of an output without a row that has nothing in flight."""

@@ -36,6 +36,7 @@ _MAX_RANGES = 8
 _FAR_SHARE = 0.5
 """Of the limit: a slot that is shorter would be the same without it."""
 _ROWS_FACTOR = 2.0
+_ROUNDING_MS = 1e-6
 _PIECE_SHARE = 0.25
 """A long prompt gets no less than this of a slot behind others: a mere piece is not worth it."""
 
@@ -66,18 +67,21 @@ class SlotBudget:
     ) -> list[Part]:
         """Take chunks as long as there is time; the first is at least one aligned cell."""
         self._limit(self._limit_ms if is_awaited or len(prefilling) > 1 else None)
-        candidates = [self._candidate(request) for request in prefilling]
+        known = self._candidates
+        candidates = [known.get(request) or self._look_at(request) for request in prefilling]
         beside_ms = self._reach.beside_ms(beside)
         self._plan(candidates, beside_ms)
         parts: list[Part] = []
         left_ms = self._slot_ms - beside_ms
         left_tokens = self._max_tokens
         is_as_planned = False
-        for request in self._turns.order(candidates, self._slot_ms):
+        for request in self._turns.order(candidates, max(left_ms - self._paid_ms, self._cell_ms)):
             is_full = len(parts) == most or left_tokens <= 0 or left_ms <= self._paid_ms
             if parts and is_full:
                 break
             prefill = request.prefill
+            if parts and not prefill.is_given and self._is_hopeless(known[request], left_ms):
+                continue
             end = self._end(prefill, left_ms, left_tokens, is_first=not parts)
             if end is None or (is_as_planned and end < prefill.end):
                 continue
@@ -85,6 +89,7 @@ class SlotBudget:
             left_ms -= self._reach.grows_ms(prefill.next_start, end)
             left_tokens -= end - prefill.next_start
             parts.append(take_chunk(request, end))
+            del known[request]
         sent_ms = self._slot_ms - beside_ms - left_ms
         self._turns.sent(parts, max(self._reach.least_ms, sent_ms))
         return parts
@@ -92,6 +97,7 @@ class SlotBudget:
     def leave(self, request: Request) -> None:
         """Plan anew if much of what was planned will not come."""
         self._turns.leave(request)
+        self._candidates.pop(request, None)
         self._cut_to_ms.pop(request, None)
         if request not in self._searched:
             return
@@ -111,9 +117,14 @@ class SlotBudget:
         slowest = self._reach.slowest(0, self._max_tokens)
         self._paid_ms = constant_ms(slowest)
         """What a chunk takes beside what grows."""
+        self._least_paid_ms = min(constant_ms(stage) for stage in self._reach.rhythm)
+        self._cell_ms = self._reach.grows_ms(0, self._reach.align_tokens)
+        """What the least chunk grows by; one is taken even if there is no time for it."""
         chunk_ms = [stage.chunk_ms(0, self._max_tokens) for stage in strategy.latency.stages]
         self._num_fills = sum(chunk_ms) / max(chunk_ms) - 1
         """Time of a chunk on all stages but the slowest, in slots."""
+        self._candidates: dict[Request, Candidate] = {}
+        """Those that have waited before, as they still are."""
         self._searched: set[Request] = set()
         """Those that the last search looked at, as long as they run."""
         self._cut_to_ms: dict[Request, float] = {}
@@ -133,26 +144,30 @@ class SlotBudget:
         else:
             self._strategy = strategy
 
-    def _candidate(self, request: Request) -> Candidate:
-        """Count in time on the slowest stage."""
+    def _look_at(self, request: Request) -> Candidate:
+        """Count what an output has left in time on the slowest stage."""
         prefill = request.prefill
-        return self._turns.candidate(
-            request,
+        candidate = self._candidates[request] = Candidate(
+            request=request,
             rest=self._reach.grows_ms(prefill.next_start, prefill.end),
             total=self._reach.grows_ms(prefill.start, prefill.end),
+            began_at=prefill.began_at,
         )
+        return candidate
 
     def _plan(self, candidates: Sequence[Candidate], beside_ms: float) -> None:
         """Find the slot, and wanted borders for those that have none.
 
         Decode rows take half of a slot at most: many of them, as far as may be, make it longer.
         """
-        self._total_ms = sum(candidate.rest for candidate in candidates)
-        news_ms = sum(each.rest for each in candidates if each.request not in self._searched)
+        self._total_ms = sum([candidate.rest for candidate in candidates])
+        news = [each for each in candidates if each.request not in self._searched]
+        news_ms = sum([each.rest for each in news])
         if news_ms >= max(_SEARCHED_MS, _SEARCHED_SHARE * self._total_ms):
             self._search(candidates)
-        wanted_ms = (self._cut_to_ms.get(each.request, 0.0) for each in candidates)
-        slot_ms = max(self._even_slot_ms(candidates), *wanted_ms)
+            news = []
+        wanted_ms = [self._cut_to_ms.get(each.request, 0.0) for each in candidates]
+        slot_ms = max(self._even_slot_ms(news), *wanted_ms)
         limit_ms = self._strategy.max_chunk_ms or math.inf
         slot_ms = min(slot_ms, limit_ms, self._longest_ms(candidates) + beside_ms)
         slot_ms = max(slot_ms, self._reach.least_ms)
@@ -212,6 +227,11 @@ class SlotBudget:
         is_searched = self._strategy.has_sizes and request in self._searched
         return is_searched and end == prefill.wanted_end() and end < prefill.end
 
+    def _is_hopeless(self, candidate: Candidate, left_ms: float) -> bool:
+        """Say whether what is left of a slot holds a mere piece and surely not all of the rest."""
+        left_ms -= self._least_paid_ms
+        return left_ms < _PIECE_SHARE * self._slot_ms and candidate.rest > left_ms + _ROUNDING_MS
+
     def _is_worth(self, start: int, reached: int, end: int, cap_ms: float) -> bool:
         """Say whether a chunk is in time, and the last one or no mere piece."""
         is_piece = self._reach.grows_ms(start, reached) < _PIECE_SHARE * self._slot_ms
@@ -234,24 +254,20 @@ class SlotBudget:
 
     def _longest_ms(self, candidates: Sequence[Candidate]) -> float:
         """Return what a microbatch takes that is full, or has all that there is."""
-        end = max(self._max_tokens, *(each.request.prefill.end for each in candidates))
+        end = max(self._max_tokens, *[each.request.prefill.end for each in candidates])
         full_ms = self._reach.chunk_ms(end - self._max_tokens, end)
         return min(full_ms, self._paid_ms + self._total_ms)
 
-    def _even_slot_ms(self, candidates: Sequence[Candidate]) -> float:
+    def _even_slot_ms(self, news: Sequence[Candidate]) -> float:
         """Return the slot of equal chunks, all work being one long prompt.
 
         With n chunks of the slot grows / n + paid, the whole takes grows + n * paid + fills * slot.
         At least a cell more than the least time, or rounding down to cells would leave chunks of
-        less work than the floor's time holds.
+        less work than the floor's time holds: a cell of news, of whom no search has looked at.
         """
         if self._num_fills <= 0:
             return math.inf
         slot_ms = self._paid_ms + math.sqrt(self._paid_ms * self._total_ms / self._num_fills)
-        cells_ms = (
-            self._reach.grows_ms(max(prefill.end - self._reach.align_tokens, 0), prefill.end)
-            for prefill in (
-                each.request.prefill for each in candidates if each.request not in self._searched
-            )
-        )
-        return max(slot_ms, self._reach.least_ms + max(cells_ms, default=0.0))
+        end = max([each.request.prefill.end for each in news], default=0)
+        cell_ms = self._reach.grows_ms(max(end - self._reach.align_tokens, 0), end)
+        return max(slot_ms, self._reach.least_ms + cell_ms)

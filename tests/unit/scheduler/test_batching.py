@@ -49,8 +49,8 @@ def test_decode_rows_then_whole_chunks() -> None:
     groups = DecodeGroups(2)
     groups.add(decoding)
     prompts = (("a", 1, 40), ("b", 2, 35), ("c", 3, 24))
-    admitted = [decoding, *(_prefilling(*prompt, budget) for prompt in prompts)]
-    parts = next_parts(groups, admitted, budget)
+    prefilling = [_prefilling(*prompt, budget) for prompt in prompts]
+    parts = next_parts(groups, prefilling, budget)
     sent = describe(parts, epoch=3, seq_no=7, page_tokens=16)
     assert sent.entries == (
         PlannedEntry(request_id="d", row=0, start=17, num_tokens=1, new_page_ids=(1,)),
@@ -90,11 +90,11 @@ def test_requests_of_a_microbatch_are_bounded() -> None:
     decoding = Request(spec=make_spec("d", 4), state=RequestState.DECODE, row=0, page_ids=[0])
     decoding.output_ids = [9]
     groups.add(decoding)
-    admitted = [decoding, *(_prefilling(name, row, 8, budget) for row, name in enumerate("abc", 1))]
-    parts = next_parts(groups, admitted, budget, max_requests=3)
+    prefilling = [_prefilling(name, row, 8, budget) for row, name in enumerate("abc", 1)]
+    parts = next_parts(groups, prefilling, budget, max_requests=3)
     assert [part.request.request_id for part in parts] == ["d", "a", "b"]
     groups.arrived([decoding])
-    assert len(next_parts(groups, admitted, budget, max_requests=1)) == 1
+    assert len(next_parts(groups, prefilling, budget, max_requests=1)) == 1
 
 
 def _sample(

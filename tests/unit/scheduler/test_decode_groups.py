@@ -236,6 +236,17 @@ def test_the_stage_that_is_slowest_with_a_group_counts() -> None:
     assert _lengths(groups) == [[8000], [100] * 7]
 
 
+def test_groups_settle_at_once() -> None:
+    """A move between two groups may make room for one from a third that was looked at before."""
+    groups = DecodeGroups(3, _LATENCY)
+    for request in _of_lengths(65, 1, 181, 579, 632, 1359, 578, 347):
+        groups.add(request)
+    groups.arrived([])
+    settled = _lengths(groups)
+    groups.arrived([])
+    assert settled == _lengths(groups)
+
+
 @given(st.data())
 def test_any_order_leaves_groups_alike(data: st.DataObject) -> None:
     """Whatever joins and leaves, no move that anybody could make is left, and none comes after."""

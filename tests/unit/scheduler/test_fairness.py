@@ -7,7 +7,7 @@ import itertools
 from typing import get_args
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from scheduler.engine_config import ChunkStrategyName
@@ -87,6 +87,10 @@ def test_one_running_request_in_one_microbatch(strategy: ChunkStrategyName, dept
     num_chunks=st.integers(20, 80),
     know=st.booleans(),
 )
+@example(tokens=29, every_ms=8, num_chunks=60, know=True)
+@example(tokens=29, every_ms=8, num_chunks=60, know=False)
+@example(tokens=29, every_ms=8, num_chunks=27, know=True)
+@example(tokens=29, every_ms=8, num_chunks=27, know=False)
 def test_a_stream_of_short_prompts_does_not_starve_a_long_one(
     strategy: ChunkStrategyName, tokens: int, every_ms: int, num_chunks: int, *, know: bool
 ) -> None:
@@ -104,6 +108,34 @@ def test_a_stream_of_short_prompts_does_not_starve_a_long_one(
     known = _TEN_MS if know else None
     done = simulate([long, *stream], _TEN_MS, config=config, known=known)
     assert done.requests[0].ttft_s <= 2.1 * alone_s + 0.1
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("paid_ms", [2.0, 8.0])
+@pytest.mark.parametrize("tokens", [60, 100, 200])
+def test_a_flood_of_short_prompts_leaves_a_long_one_its_half(
+    strategy: ChunkStrategyName, paid_ms: float, tokens: int
+) -> None:
+    """They ask for twice what there is, and so ever older ones wait to ride.
+
+    Half is of what a microbatch can hold beside what each one pays anyway. The long prompt has
+    no whole number of chunks: its tail must not wait among the short ones.
+    """
+    stage = StageLatency(ms_per_token=10 / 256, fixed_ms=paid_ms)
+    latency = PipelineLatency((stage,) * 2)
+    config = dataclasses.replace(
+        _SMALL, chunk_strategy=strategy, chunked_prefill_tokens=1024, max_running_requests=1024
+    )
+    long = arrival("long", 5 * 1024 + 100)
+    alone_s = simulate([long], latency, config=config, known=latency).requests[0].ttft_s
+    every_s = tokens * 0.01 / 256 / 2
+    flood = [
+        arrival(f"s{i}", tokens, at_s=i * every_s) for i in range(round(2.5 * alone_s / every_s))
+    ]
+    done = simulate([long, *flood], latency, config=config, known=latency)
+    slowed = done.requests[0].ttft_s / alone_s
+    print(f"{strategy}, {tokens} tokens, {paid_ms} ms paid: {slowed:.2f} times as long as alone")
+    assert slowed <= 2.1
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 
 import pytest
 
 from scheduler.engine_config import CHUNK_STRATEGIES, ChunkStrategyName
 from scheduler.latency_model import PipelineLatency, StageLatency, Work
-from scheduler.outlook import NO_ROWS, RowsBeside, rest_ms, time_left_ms
+from scheduler.outlook import rest_ms, time_left_ms
 from scheduler.prefill import Prefill
-from tests.model_times import CONFIG, arrival, watch
+from scheduler.rows_beside import NO_ROWS, RowsBeside
+from tests.model_times import CONFIG, arrival, h200_pipeline, watch
 
 _LATENCY = PipelineLatency(
     (StageLatency(fixed_ms=2.0, ms_per_token=0.1, ms_per_row=0.5, edge_ms=1.0),) * 3
@@ -46,6 +48,19 @@ def test_others_take_their_share() -> None:
     """A long one as much as the prompt itself, a short one no more than it has left."""
     long, short = _prefill(100, 50, 50), _prefill(3, 1, 1)
     assert pytest.approx(7 * 13 * 2 + 2 * 13) == _left_ms(_prefill(10, 6, 3), long, short)
+
+
+def test_who_is_served_before_takes_all_of_its_own() -> None:
+    """However little is left of the prompt itself."""
+    left_ms = time_left_ms(_prefill(10, 6, 3), [], _LATENCY, window=4, ahead_ms=500)
+    assert pytest.approx(500 + 7 * 13) == left_ms
+
+
+def test_a_longer_last_chunk_passes_all_stages() -> None:
+    """When it enters the last stages, they have waited for it: 200 tokens behind chunks of 100."""
+    own = Prefill(start=0, end=500, borders=(0, 100, 200, 300, 500), sent_ends=[100], num_done=0)
+    mean_ms = (3 + 10) + 3 * (3 + 400 / 3 / 10)
+    assert pytest.approx(mean_ms + 2 * 10, rel=0.01) == _left_ms(own)
 
 
 def test_small_window_slows_all_down() -> None:
@@ -92,6 +107,45 @@ def test_nobody_decodes() -> None:
     """Nothing is added then."""
     assert RowsBeside.of([], depth=4, shorten_chunks=True) == NO_ROWS
     assert pytest.approx(7 * 13) == rest_ms(_prefill(10, 6, 3), _LATENCY, _rows())
+
+
+@pytest.mark.parametrize("strategy", CHUNK_STRATEGIES)
+@pytest.mark.parametrize("num_stages", [2, 4])
+@pytest.mark.parametrize("num_rows", [0, 32])
+def test_what_is_told_comes_true_all_the_way(
+    strategy: ChunkStrategyName, num_stages: int, num_rows: int
+) -> None:
+    """A long prompt, alone or beside rows, whose chunks take longer towards its end."""
+    config = dataclasses.replace(CONFIG, chunk_strategy=strategy)
+    arrivals = [arrival(f"r{index}", 1000, new=300) for index in range(num_rows)]
+    arrivals.append(arrival("long", 131_072, at_s=0.3))
+    told = [
+        (now_s, progress)
+        for now_s, progress in watch(arrivals, h200_pipeline(num_stages), config=config)
+        if progress.request_id == "long"
+    ]
+    end_s, shares = told[-1][0], (0.0, 0.25, 0.5, 0.75)
+    reached = [
+        next(each for each in told if each[1].processed >= share * each[1].total)
+        for share in shares
+    ]
+    for now_s, progress in reached:
+        assert pytest.approx(end_s - now_s, rel=0.1) == progress.eta_s
+    etas_s = [progress.eta_s for _, progress in told]
+    assert max(b - a for a, b in itertools.pairwise(etas_s)) <= 0.01 * etas_s[0]
+
+
+@pytest.mark.parametrize("strategy", CHUNK_STRATEGIES)
+def test_those_served_later_do_not_count(strategy: ChunkStrategyName) -> None:
+    """Of one length the first goes on to its end, and who is second waits for it alone."""
+    config = dataclasses.replace(CONFIG, chunk_strategy=strategy)
+    arrivals = [arrival(name, 131_072) for name in ("first", "second", "third")]
+    told = watch(arrivals, h200_pipeline(2), config=config)
+    for name in ("first", "second", "third"):
+        own = [(now_s, each) for now_s, each in told if each.request_id == name]
+        end_s = own[-1][0]
+        for now_s, progress in own[: len(own) // 2]:
+            assert pytest.approx(end_s - now_s, rel=0.1) == progress.eta_s
 
 
 @pytest.mark.parametrize("strategy", CHUNK_STRATEGIES)

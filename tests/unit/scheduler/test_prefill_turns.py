@@ -20,17 +20,20 @@ def _waiting(turns: PrefillTurns, arrival: int, num_tokens: int) -> Request:
     return request
 
 
-def _candidate(turns: PrefillTurns, request: Request) -> Candidate:
+def _candidate(request: Request) -> Candidate:
     """Count in tokens."""
     prefill = request.prefill
-    return turns.candidate(
-        request, rest=prefill.end - prefill.next_start, total=prefill.end - prefill.start
+    return Candidate(
+        request=request,
+        rest=prefill.end - prefill.next_start,
+        total=prefill.end - prefill.start,
+        began_at=prefill.began_at,
     )
 
 
 def _take(turns: PrefillTurns, request: Request, *others: Request) -> Part:
     """Send the whole of a short one, in a microbatch of 100 with others that wait."""
-    turns.order([_candidate(turns, each) for each in (request, *others)], 100)
+    turns.order([_candidate(each) for each in (request, *others)], 100)
     part = take_chunk(request, request.prefill.end)
     turns.sent([part], part.end - part.start)
     return part
@@ -43,7 +46,7 @@ def test_long_one_without_room_goes_first_next_time() -> None:
         _waiting(turns, index, tokens) for index, tokens in enumerate((900, 30, 20))
     )
     _take(turns, first, long)
-    candidates = [_candidate(turns, each) for each in (long, second)]
+    candidates = [_candidate(each) for each in (long, second)]
     assert list(turns.order(candidates, 100)) == [long, second]
 
 
@@ -51,9 +54,9 @@ def test_long_one_that_was_served_is_owed_nothing() -> None:
     """Else short ones would wait for all of it."""
     turns = PrefillTurns()
     long, short = _waiting(turns, 0, 900), _waiting(turns, 1, 20)
-    turns.order([_candidate(turns, long)], 100)
+    turns.order([_candidate(long)], 100)
     turns.sent([take_chunk(long, 100)], 100)
-    candidates = [_candidate(turns, each) for each in (long, short)]
+    candidates = [_candidate(each) for each in (long, short)]
     assert list(turns.order(candidates, 100)) == [short, long]
 
 
@@ -65,7 +68,7 @@ def test_nothing_is_owed_to_one_that_has_left() -> None:
     )
     _take(turns, first, long)
     turns.leave(long)
-    candidates = [_candidate(turns, each) for each in (long, second)]
+    candidates = [_candidate(each) for each in (long, second)]
     assert list(turns.order(candidates, 100)) == [second, long]
 
 
@@ -76,4 +79,4 @@ def test_age_is_what_was_sent_since_it_began() -> None:
     _take(turns, _waiting(turns, 1, 30), early)
     late = _waiting(turns, 2, 900)
     _take(turns, _waiting(turns, 3, 20), early, late)
-    assert [50.0, 20.0] == [_candidate(turns, each).age for each in (early, late)]
+    assert [0.0, 30.0] == [_candidate(each).began_at for each in (early, late)]
