@@ -6,6 +6,7 @@ import itertools
 
 import numpy as np
 
+from scheduler.border_walk import Steps, walk_back, walk_on
 from scheduler.chunk_reach import ChunkReach
 from scheduler.latency_model import FloatArray, StageLatency
 
@@ -20,10 +21,7 @@ Ends = tuple[int, ...]
 
 def cut_from_the_end(reach: ChunkReach, span: Range, slot_ms: float) -> Ends:
     """Return the fewest chunks of a slot at most, each beginning as early as can be."""
-    start, end = span
-    ends = [end]
-    while (begin := reach.earliest_start(start, ends[-1], slot_ms)) > start:
-        ends.append(begin)
+    ends = walk_back(reach, span, slot_ms)
     ends.reverse()
     return tuple(ends)
 
@@ -41,12 +39,7 @@ def cut_at_least(
         grading: of the first chunks, from equal times at 0 to equal sizes at 1.
     """
     start, end = span
-    borders = [start]
-    while borders[-1] < end:
-        reached = reach.latest_end(borders[-1], slot_ms)
-        if reached < borders[-1] + tokens:
-            break
-        borders.append(min(reached, end))
+    borders = walk_on(reach, span, slot_ms, tokens)
     first = tuple(borders[1:])
     if grading and first:
         shares = np.ones(len(first))
@@ -61,14 +54,19 @@ def even_out(reach: ChunkReach, span: Range, earliest: Ends) -> Ends:
     borders = np.array([start, *earliest], dtype=np.float64)
     cap_ms = float(reach.chunks_ms(borders[:-1], borders[1:]).max())
     align = reach.align_tokens
-    shares = np.arange(1, len(earliest)) / len(earliest)
-    wanted = graded_cuts(reach.slowest(start, end), span, shares).tolist()
+    num_inner = len(earliest) - 1
+    shares = np.arange(1, num_inner + 1) / len(earliest)
+    wanted = np.round(graded_cuts(reach.slowest(start, end), span, shares) / align) * align
     last = (end - 1) // align * align
+    latest = last - np.arange(num_inner)[::-1] * align
+    steps = Steps(reach, span, cap_ms, num_inner)
     ends = [start]
-    for i, (least, cut) in enumerate(zip(earliest[:-1], wanted, strict=True)):
-        low = max(least, (ends[-1] // align + 1) * align)
-        high = min(reach.latest_end(ends[-1], cap_ms), last - (len(wanted) - 1 - i) * align)
-        ends.append(max(low, min(round(cut / align) * align, high)))
+    for least, cut, most in zip(
+        earliest[:-1], wanted.astype(int).tolist(), latest.tolist(), strict=True
+    ):
+        before = ends[-1]
+        low = max(least, (before // align + 1) * align)
+        ends.append(max(low, min(cut, steps.latest_end(before), most)))
     return (*ends[1:], end)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import time
 
@@ -13,8 +12,8 @@ from hypothesis import strategies as st
 from scheduler.chunk_optimal import OptimalChunks
 from scheduler.latency_model import PipelineLatency, StageLatency
 from scheduler.pipeline_time import LinkTime
-from scheduler.size_ratios import SizeRatios
 from tests.chunk_plans import finish_ms, least_finish_ms, rivals, sizes
+from tests.drawn_latencies import sized_stages, stages
 from tests.layer_table import NUM_LAYERS, OVERHEAD_MS
 
 _LAYER = StageLatency(floor_ms=0.6892, ms_per_token=6.3356e-4, ms_per_pair=1.33311e-8)
@@ -34,30 +33,11 @@ def _uneven(num_stages: int, head_ms: float = 0.0) -> PipelineLatency:
     return PipelineLatency((*stages[:-1], stages[-1].with_overhead(head_ms)))
 
 
-def _terms(least: float, most: float) -> st.SearchStrategy[float]:
-    """Return 0 or anything between two powers of ten."""
-    return st.one_of(st.just(0.0), st.floats(least, most).map(lambda power: 10.0**power))
-
-
-@st.composite
-def _stages(draw: st.DrawFn) -> StageLatency:
-    """Draw a stage whose terms may each be missing, but for the token's and the mesh's own."""
-    ms_per_token = 10.0 ** draw(st.floats(-3, 0))
-    return StageLatency(
-        floor_ms=draw(_terms(-1, 2)),
-        fixed_ms=draw(_terms(-2, 2)),
-        ms_per_prefix_token=ms_per_token * draw(st.sampled_from([0.0, 0.0, 0.01, 0.3, 1.0])),
-        ms_per_token=ms_per_token,
-        ms_per_pair=draw(_terms(-8, -4)),
-        edge_ms=10.0 ** draw(st.floats(-1, 1)),
-    )
-
-
 _STARTS = st.sampled_from([0, 0, 16, 64, 100, 8192, 500_000])
 
 
 @settings(max_examples=150, deadline=None)
-@given(_stages(), st.integers(1, 16), _STARTS, st.integers(1, 64 * 8))
+@given(stages(), st.integers(1, 16), _STARTS, st.integers(1, 64 * 8))
 @example(StageLatency(fixed_ms=0.25, ms_per_token=1e-4), 1, 16, 137)
 @example(
     StageLatency(fixed_ms=10.0, ms_per_prefix_token=1.0, ms_per_token=1.0, ms_per_pair=1e-5),
@@ -78,7 +58,7 @@ def test_no_plan_of_few_cells_is_better(
 
 @settings(max_examples=60, deadline=None)
 @given(
-    _stages(), st.integers(1, 16), _STARTS, st.integers(1, 40_000), st.sampled_from([16, 48, 128])
+    stages(), st.integers(1, 16), _STARTS, st.integers(1, 40_000), st.sampled_from([16, 48, 128])
 )
 @example(StageLatency(ms_per_token=1.0, ms_per_pair=1e-4, edge_ms=0.1), 2, 0, 9131, 16)
 def test_covers_the_prompt_at_aligned_borders(
@@ -95,7 +75,7 @@ def test_covers_the_prompt_at_aligned_borders(
 
 
 @settings(max_examples=60, deadline=None)
-@given(_stages(), st.integers(1, 16), _STARTS, st.integers(1, 40_000))
+@given(stages(), st.integers(1, 16), _STARTS, st.integers(1, 40_000))
 def test_never_behind_fixed_or_dynamic(
     stage: StageLatency, num_stages: int, start: int, tokens: int
 ) -> None:
@@ -108,19 +88,8 @@ def test_never_behind_fixed_or_dynamic(
         assert plan.finish_ms <= finish_ms(latency, start, own) * (1 + 1e-3), name
 
 
-@st.composite
-def _sized_stages(draw: st.DrawFn) -> StageLatency:
-    """Draw a stage that is better at some sizes: by up to 10 %, of twice as long each."""
-    first = draw(st.sampled_from([64, 128, 500]))
-    ratios = draw(st.lists(st.floats(0.9, 1.1), min_size=2, max_size=6))
-    tokens = tuple(first << step for step in range(len(ratios)))
-    return dataclasses.replace(
-        draw(_stages()), size_ratios=SizeRatios(tokens=tokens, ratios=tuple(ratios))
-    )
-
-
 @settings(max_examples=60, deadline=None)
-@given(_sized_stages(), st.integers(1, 16), _STARTS, st.integers(1, 100_000))
+@given(sized_stages(), st.integers(1, 16), _STARTS, st.integers(1, 100_000))
 def test_never_behind_fixed_or_dynamic_where_sizes_differ(
     stage: StageLatency, num_stages: int, start: int, tokens: int
 ) -> None:
@@ -144,7 +113,7 @@ def test_never_behind_fixed_or_dynamic_where_sizes_differ(
 
 @settings(max_examples=60, deadline=None)
 @given(
-    _sized_stages(), st.integers(1, 16), _STARTS, st.integers(1, 40_000), st.integers(1, 5),
+    sized_stages(), st.integers(1, 16), _STARTS, st.integers(1, 40_000), st.integers(1, 5),
     st.floats(0, 3),
 )  # fmt: skip
 def test_promises_hold_where_sizes_differ(
