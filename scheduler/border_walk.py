@@ -15,6 +15,8 @@ _MAX_STEP_CELLS = 40
 """With longer chunks, steps from all borders would take more than those that are walked."""
 _LEAST_STEPS = 48
 """With fewer of them to go, too."""
+_BLOCK_CELLS = 1024
+"""Steps that are computed at once where the walk may end soon."""
 
 
 class Steps:
@@ -81,14 +83,14 @@ def walk_on(
             break
     else:
         return borders
-    first = borders[-1] // align
-    starts = np.arange(borders[-1], end, align, dtype=np.float64)
-    ends = reach.latest_ends(starts, cap_ms).astype(np.int64).tolist()
     while borders[-1] < end:
-        reached = ends[borders[-1] // align - first]
-        if reached < borders[-1] + least_tokens:
-            break
-        borders.append(min(reached, end))
+        block = borders[-1]
+        starts = np.arange(block, min(block + _BLOCK_CELLS * align, end), align, dtype=np.float64)
+        ends = reach.latest_ends(starts, cap_ms).astype(np.int64).tolist()
+        while (cell := (borders[-1] - block) // align) < len(ends) and borders[-1] < end:
+            if ends[cell] < borders[-1] + least_tokens:
+                return borders
+            borders.append(min(ends[cell], end))
     return borders
 
 

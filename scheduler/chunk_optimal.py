@@ -11,7 +11,8 @@ from scheduler.latency_model import PipelineLatency
 from scheduler.pipeline_time import NO_LINK, LinkTime
 from scheduler.prompt_cuts import cut_from_the_end, even_out
 from scheduler.sized_search import SizedSearch
-from scheduler.slot_search import SlotPlan, SlotSearch
+from scheduler.slot_plan import SlotPlan
+from scheduler.slot_search import SlotSearch
 
 _LEAST_ALIGNMENT_TOKENS = 64
 
@@ -67,5 +68,6 @@ class OptimalChunks:
 
     def cut_to(self, start: int, end: int, slot_ms: float) -> Sequence[int]:
         """Return the ends of the fewest chunks of slot_ms at most, of about equal time."""
-        span = start, end
-        return even_out(self.reach, span, cut_from_the_end(self.reach, span, slot_ms))
+        earliest = cut_from_the_end(self.reach, (start, end), slot_ms)
+        ends: list[int] = even_out(self.reach, earliest)[1:].astype(int).tolist()
+        return ends

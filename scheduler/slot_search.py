@@ -23,7 +23,8 @@ from scheduler.chunk_ramps import Ramps
 from scheduler.chunk_reach import ChunkReach, constant_ms
 from scheduler.latency_model import FloatArray, PipelineLatency, StageLatency
 from scheduler.pipeline_time import LinkTime, plan_finish_ms
-from scheduler.prompt_cuts import Ends, Range, cut_from_the_end, cut_in_shares, even_out
+from scheduler.prompt_cuts import Range, cut_from_the_end, cut_in_shares, even_out
+from scheduler.slot_plan import SlotPlan
 
 _MAX_EXACT_SLOTS = 4096
 """With no more slots than this all are tried, and the plan is the best there is."""
@@ -52,18 +53,6 @@ _GRADINGS = (0.0, 0.35, 0.7, 1.0)
 _NUM_NEAR = 3
 """Numbers of chunks to try on either side of the grid's best."""
 _NUM_HALVINGS = 12
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class SlotPlan:
-    """How several prompts are cut to one slot."""
-
-    slot_ms: float
-    """Longest chunk on the slowest stage."""
-    finish_ms: float
-    """When the last chunk leaves the last stage, the prompts entering one after the other."""
-    ends: tuple[Ends, ...]
-    """Of each prompt's chunks: ascending, the last is the prompt's end."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,7 +139,9 @@ class SlotSearch:
 
     def _num_chunks(self, slot_ms: float) -> int:
         """Return how many chunks of a slot at most all different prompts need."""
-        return sum(len(cut_from_the_end(self.reach, span, slot_ms)) for span in set(self.ranges))
+        return sum(
+            len(cut_from_the_end(self.reach, span, slot_ms)) - 1 for span in set(self.ranges)
+        )
 
     def _interval_ms(self) -> tuple[float, float]:
         """Return between which slots the best one is, by what equal-time cuts would need."""
@@ -202,10 +193,8 @@ class SlotSearch:
         and one of the longest chunks on every other stage.
         """
         total_ms = longest_ms = fill_ms = 0.0
-        for (start, end), count in Counter(self.ranges).items():
-            borders = np.array(
-                [start, *cut_from_the_end(self.reach, (start, end), slot_ms)], dtype=np.float64
-            )
+        for span, count in Counter(self.ranges).items():
+            borders = cut_from_the_end(self.reach, span, slot_ms)
             times_ms = self.reach.chunks_ms(borders[:-1], borders[1:])
             total_ms += count * float(times_ms.sum())
             longest = int(times_ms.argmax())
@@ -219,9 +208,9 @@ class SlotSearch:
         found = {
             span: cut_from_the_end(self.reach, span, slot_ms) for span in dict.fromkeys(self.ranges)
         }
-        evened = {span: even_out(self.reach, span, ends) for span, ends in found.items()}
-        for ends in (evened, found):
-            yield self._judged(tuple(ends[span] for span in self.ranges))
+        evened = {span: even_out(self.reach, borders) for span, borders in found.items()}
+        for borders in (evened, found):
+            yield self._judged(tuple(borders[span] for span in self.ranges))
 
     def _shaped(self, best: SlotPlan, limit_ms: float) -> SlotPlan:
         """Let chunk times differ over the first and the last prompt where that is better.
@@ -233,9 +222,9 @@ class SlotSearch:
         last = len(self.ranges) - 1
         for index in dict.fromkeys((0, last)):
             span = self.ranges[index]
-            ramps = Ramps.of_pipeline(self.latency, span[0], best.ends[index][0])
+            ramps = Ramps.of_pipeline(self.latency, span[0], int(best.borders[index][1]))
             own = ramps.at(is_first=index == 0, is_last=index == last)
-            num_chunks = len(best.ends[index])
+            num_chunks = len(best.borders[index]) - 1
             ratios = _SHAPED_CHUNKS[: 3 if num_chunks > _MANY_CHUNKS else None]
             level = [np.ones(round(num_chunks * ratio) or 1) for ratio in ratios]
             grading, shares = 0.0, level[0]
@@ -254,20 +243,19 @@ class SlotSearch:
         self, plan: SlotPlan, index: int, grading: float, shares: FloatArray
     ) -> SlotPlan | None:
         """Return a plan with one prompt cut anew; None if a chunk would be too long to hold."""
-        ends = cut_in_shares(self.reach, self.ranges[index], shares, grading)
-        if ends is None:
+        borders = cut_in_shares(self.reach, self.ranges[index], shares, grading)
+        if borders is None:
             return None
-        return self._judged((*plan.ends[:index], ends, *plan.ends[index + 1 :]))
+        return self._judged((*plan.borders[:index], borders, *plan.borders[index + 1 :]))
 
-    def _judged(self, ends: tuple[Ends, ...]) -> SlotPlan:
+    def _judged(self, borders: tuple[FloatArray, ...]) -> SlotPlan:
         """Return the plan with its figures."""
-        borders = [(start, *own) for (start, _), own in zip(self.ranges, ends, strict=True)]
-        starts = np.array([b for own in borders for b in own[:-1]], dtype=np.float64)
-        stops = np.array([b for own in borders for b in own[1:]], dtype=np.float64)
+        starts = np.concatenate([own[:-1] for own in borders])
+        stops = np.concatenate([own[1:] for own in borders])
         return SlotPlan(
             slot_ms=float(self.reach.chunks_ms(starts, stops).max()),
             finish_ms=plan_finish_ms(self.latency, starts, stops, self.link),
-            ends=ends,
+            borders=borders,
         )
 
 

@@ -21,7 +21,7 @@ from scheduler.chunk_optimal import OptimalChunks
 from scheduler.engine import Engine
 from scheduler.engine_config import CHUNK_STRATEGIES, ChunkStrategyName, EngineConfig
 from scheduler.events import Acked, Arrived, Event, Matched, RequestSpec, RouteFormed
-from scheduler.slot_search import SlotPlan
+from scheduler.slot_plan import SlotPlan
 from tests.bench.measure import table
 from tests.model_times import h200_pipeline
 from tests.specs import make_spec
