@@ -15,6 +15,20 @@ from scheduler.slot_plan import SlotPlan
 from scheduler.slot_search import SlotSearch
 
 _LEAST_ALIGNMENT_TOKENS = 64
+_MOST_MULTIPLE = 2
+
+
+def coarse_alignment(align_tokens: int, preferred_tokens: int) -> int:
+    """Return what borders are multiples of if a length is preferred, itself one of align_tokens.
+
+    Twice the preferred length fills a device as well; where more of it would have to be taken, it
+    is rounded down.
+    """
+    if preferred_tokens <= align_tokens:
+        return align_tokens
+    both = math.lcm(align_tokens, preferred_tokens)
+    is_near = both <= _MOST_MULTIPLE * preferred_tokens
+    return both if is_near else preferred_tokens // align_tokens * align_tokens
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,19 +43,29 @@ class OptimalChunks:
     max_chunk_ms: float | None = None
     """Longest chunk, for those who wait between; one of a single aligned cell is always allowed."""
     link: LinkTime = NO_LINK
+    preferred_tokens: int = 0
+    """Borders are multiples of about so many, too, if a chunk can be that long; 0 prefers none."""
     reach: ChunkReach = dataclasses.field(init=False, repr=False, compare=False)
     """Which borders there can be; aligned as coarsely as the largest chunk allows.
 
     Of no size in particular: a chunk may take less than it says, and never more.
     """
+    fine_reach: ChunkReach = dataclasses.field(init=False, repr=False, compare=False)
+    """The same, but for what is preferred."""
 
     def __post_init__(self) -> None:
         largest = math.inf if self.max_chunk_tokens is None else self.max_chunk_tokens
         wanted = (math.lcm(self.page_tokens, _LEAST_ALIGNMENT_TOKENS), self.page_tokens, 1)
-        align = next(tokens for tokens in wanted if tokens <= largest)
-        reach = ChunkReach(
-            self.latency.at_any_size(), align_tokens=align, max_chunk_tokens=self.max_chunk_tokens
+        fine = ChunkReach(
+            self.latency.at_any_size(),
+            align_tokens=next(tokens for tokens in wanted if tokens <= largest),
+            max_chunk_tokens=self.max_chunk_tokens,
         )
+        coarse_tokens = coarse_alignment(fine.align_tokens, self.preferred_tokens)
+        limit_ms = math.inf if self.max_chunk_ms is None else self.max_chunk_ms
+        is_held = coarse_tokens <= largest and fine.chunk_ms(0, coarse_tokens) <= limit_ms
+        reach = fine.aligned_to(coarse_tokens) if is_held else fine
+        object.__setattr__(self, "fine_reach", fine)
         object.__setattr__(self, "reach", reach)
 
     @property

@@ -7,6 +7,7 @@ Borders are multiples of align_tokens, but for the first start and the last end 
 
 from __future__ import annotations
 
+import copy
 import functools
 import math
 
@@ -42,6 +43,12 @@ class ChunkReach:
         """Return the same borders for another latency."""
         most = None if math.isinf(self.max_chunk_tokens) else int(self.max_chunk_tokens)
         return ChunkReach(latency, align_tokens=self.align_tokens, max_chunk_tokens=most)
+
+    def aligned_to(self, align_tokens: int) -> ChunkReach:
+        """Return the same with borders that are multiples of something else."""
+        reach = copy.copy(self)
+        reach.align_tokens = align_tokens
+        return reach
 
     @property
     def least_ms(self) -> float:

@@ -101,6 +101,15 @@ MaxChunkMs = Annotated[
     float | None,
     typer.Option(min=0.001, help="Longest optimal chunk on a stage. Default: as the plan needs."),
 ]
+ChunkAlignment = Annotated[
+    int,
+    typer.Option(
+        min=0,
+        max=1 << 20,
+        help="Lengths that optimal chunks are multiples of, as stages on GPUs tell the scheduler"
+        " (512 on an H200 with 32 heads). Default: pages and 64.",
+    ),
+]
 Strategy = Annotated[
     list[StrategyName] | None,
     typer.Option(help="Show only this one; may be given several times. Default: all."),

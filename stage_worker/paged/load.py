@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import pathlib
 
 import torch
@@ -62,7 +63,15 @@ def load_paged_stage(
         progress=progress,
     )
     description = describe(
-        config, layers, weights, dtype=compute_dtype, device=device, backends=chosen.backends
+        config,
+        layers,
+        weights,
+        dtype=compute_dtype,
+        device=device,
+        backends=chosen.backends,
+    )
+    description = dataclasses.replace(
+        description, chunk_alignment_tokens=chosen.chunk_alignment_tokens
     )
     stage = PagedStage(config, description, weights, chosen.operations)
     if device.type == "cuda":
