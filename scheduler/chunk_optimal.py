@@ -10,6 +10,7 @@ from scheduler.chunk_reach import ChunkReach
 from scheduler.latency_model import PipelineLatency
 from scheduler.pipeline_time import NO_LINK, LinkTime
 from scheduler.prompt_cuts import cut_from_the_end, even_out
+from scheduler.rule_search import RuleSearch
 from scheduler.sized_search import SizedSearch
 from scheduler.slot_plan import SlotPlan
 from scheduler.slot_search import SlotSearch
@@ -84,11 +85,27 @@ class OptimalChunks:
         plan = SlotSearch(
             latency=self.latency.at_any_size(), reach=self.reach, ranges=spans, link=self.link
         ).best(limit_ms)
-        if not self.has_sizes:
+        if self.has_sizes:
+            plan = SizedSearch(
+                latency=self.latency, reach=self.reach, ranges=spans, link=self.link
+            ).best(plan, limit_ms)
+        if not self._is_held_to_rules(spans):
             return plan
-        return SizedSearch(
-            latency=self.latency, reach=self.reach, ranges=spans, link=self.link
+        return RuleSearch(
+            latency=self.latency,
+            reach=self.reach,
+            span=spans[0],
+            repeats=len(spans),
+            link=self.link,
         ).best(plan, limit_ms)
+
+    def _is_held_to_rules(self, spans: Sequence[tuple[int, int]]) -> bool:
+        """Say whether plans of rules have borders as here, and would be judged alike.
+
+        Of prompts in a row SizedSearch looks at what the in-flight window makes of sizes.
+        """
+        is_alike = len(set(spans)) == 1 and (len(spans) == 1 or not self.has_sizes)
+        return is_alike and spans[0][0] % self.reach.align_tokens == 0
 
     def cut_to(self, start: int, end: int, slot_ms: float) -> Sequence[int]:
         """Return the ends of the fewest chunks of slot_ms at most, of about equal time."""

@@ -83,6 +83,8 @@ class SizedSearch:
         if is_few:
             mean = sum(end - start for start, end in self.ranges) // num_chunks
             tried += self._try_as_if(mean, max_slot_ms)
+        if max(end - start for start, end in self.ranges) <= self.reach.max_chunk_tokens:
+            tried.append(self._try(tuple(np.array(span, dtype=np.float64) for span in self.ranges)))
         tried.append(self._try(even.borders))
         limit_ms = max(max_slot_ms, even.slot_ms)
         plans = map(self._planned, sorted(tried, key=_cost_ms))

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from scheduler.chunk_optimal import OptimalChunks
 from scheduler.latency_model import PipelineLatency, StageLatency
 from scheduler.pipeline_time import LinkTime
+from scheduler.size_ratios import SizeRatios
 from tests.chunk_plans import finish_ms, least_finish_ms, rivals, sizes
 from tests.drawn_latencies import sized_stages, stages
 from tests.layer_table import NUM_LAYERS, OVERHEAD_MS
@@ -79,24 +80,34 @@ def test_covers_the_prompt_at_aligned_borders(
 def test_never_behind_fixed_or_dynamic(
     stage: StageLatency, num_stages: int, start: int, tokens: int
 ) -> None:
-    """In the model it plans with, no hand-tuned size is faster: by 0.1 %, as slots are a grid."""
+    """In the model it plans with, no hand-tuned size is faster."""
     latency = PipelineLatency((stage,) * num_stages)
     end = start + tokens
     plan = OptimalChunks(latency=latency, page_tokens=64).cut_all([(start, end)])
     for name, ends in rivals(latency, start // 64 * 64, end, (64, 512, 1024, 4096, 16384), 64):
         own = [border for border in ends if border > start]
-        assert plan.finish_ms <= finish_ms(latency, start, own) * (1 + 1e-3), name
+        assert plan.finish_ms <= finish_ms(latency, start, own) * (1 + 1e-9), name
 
 
 @settings(max_examples=60, deadline=None)
 @given(sized_stages(), st.integers(1, 16), _STARTS, st.integers(1, 100_000))
+@example(
+    StageLatency(
+        ms_per_prefix_token=1.0,
+        ms_per_token=1.0,
+        edge_ms=1.0,
+        size_ratios=SizeRatios(tokens=(64, 128), ratios=(1.09375, 1.0)),
+    ),
+    12,
+    16,
+    608,
+)
 def test_never_behind_fixed_or_dynamic_where_sizes_differ(
     stage: StageLatency, num_stages: int, start: int, tokens: int
 ) -> None:
-    """The same with ratios of sizes, in particular behind no fixed size that they are known of.
+    """The same with ratios of sizes, which make some good that nobody would search for.
 
-    Sizes between are searched only so far: of random curves one in 150 is behind some dynamic size
-    by more than 0.1 %, and none of some thousands by 2 %.
+    Behind a hit that ends between two borders rules are out of step with the plan, and not tried.
     """
     latency = PipelineLatency((stage,) * num_stages)
     end = start + tokens
@@ -106,8 +117,7 @@ def test_never_behind_fixed_or_dynamic_where_sizes_differ(
     known = [max(round(size / 64), 1) * 64 for size in stage.size_ratios.tokens]
     for name, ends in rivals(latency, start // 64 * 64, end, (*known, 4096, 16384), 64):
         own = [border for border in ends if border > start]
-        is_known = name.startswith("fixed") and int(name.split()[1]) in known
-        slack = 1e-6 if is_known else 0.02
+        slack = 1e-9 if start % 64 == 0 else 0.02
         assert plan.finish_ms <= finish_ms(latency, start, own) * (1 + slack), name
 
 
