@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import operator
 from collections.abc import Sequence
 
+import numpy as np
+
 from scheduler.chunk_reach import ChunkReach
-from scheduler.latency_model import PipelineLatency
-from scheduler.pipeline_time import NO_LINK, LinkTime
+from scheduler.latency_model import FloatArray, PipelineLatency
+from scheduler.pipeline_time import NO_LINK, LinkTime, plan_finish_ms
 from scheduler.prompt_cuts import cut_from_the_end, even_out
 from scheduler.rule_search import RuleSearch
 from scheduler.sized_search import SizedSearch
@@ -17,6 +20,8 @@ from scheduler.slot_search import SlotSearch
 
 _LEAST_ALIGNMENT_TOKENS = 64
 _MOST_MULTIPLE = 2
+_SLIVER_SHARE = 0.25
+"""Of the chunk before: a last chunk that is less is little."""
 
 
 def coarse_alignment(align_tokens: int, preferred_tokens: int) -> int:
@@ -89,15 +94,38 @@ class OptimalChunks:
             plan = SizedSearch(
                 latency=self.latency, reach=self.reach, ranges=spans, link=self.link
             ).best(plan, limit_ms)
-        if not self._is_held_to_rules(spans):
+        if self._is_held_to_rules(spans):
+            plan = RuleSearch(
+                latency=self.latency,
+                reach=self.reach,
+                span=spans[0],
+                repeats=len(spans),
+                link=self.link,
+            ).best(plan, limit_ms)
+        return self._without_slivers(plan, limit_ms)
+
+    def _without_slivers(self, plan: SlotPlan, limit_ms: float) -> SlotPlan:
+        """Let last chunks that are little beside those before be taken with them, if not later."""
+        borders = tuple(map(self._joined, plan.borders))
+        if all(map(operator.is_, borders, plan.borders)):
             return plan
-        return RuleSearch(
-            latency=self.latency,
-            reach=self.reach,
-            span=spans[0],
-            repeats=len(spans),
-            link=self.link,
-        ).best(plan, limit_ms)
+        starts = np.concatenate([own[:-1] for own in borders])
+        stops = np.concatenate([own[1:] for own in borders])
+        finish_ms = plan_finish_ms(self.latency, starts, stops, self.link)
+        slot_ms = float(self.reach.chunks_ms(starts, stops).max())
+        if finish_ms > plan.finish_ms or slot_ms > max(limit_ms, plan.slot_ms):
+            return plan
+        return SlotPlan(slot_ms=slot_ms, finish_ms=finish_ms, borders=borders)
+
+    def _joined(self, borders: FloatArray) -> FloatArray:
+        """Return a prompt's borders without the last inner one if little is behind it."""
+        if len(borders) == 2:
+            return borders
+        before, last, end = borders[-3:].tolist()
+        is_little = end - last < _SLIVER_SHARE * (last - before)
+        if not is_little or end - before > self.reach.max_chunk_tokens:
+            return borders
+        return np.delete(borders, -2)
 
     def _is_held_to_rules(self, spans: Sequence[tuple[int, int]]) -> bool:
         """Say whether plans of rules have borders as here, and would be judged alike.

@@ -37,7 +37,7 @@ _FAR_SHARE = 0.5
 """Of the limit: a slot that is shorter would be the same without it."""
 _ROWS_FACTOR = 2.0
 _TAIL_SHARE = 0.25
-"""Of a chunk: less may be taken with it, up to a coarse cell."""
+"""Of a chunk: less than that and a cell may be taken with it."""
 _PIECE_SHARE = 0.25
 """A long prompt gets no less than this of a slot behind others: a mere piece is not worth it."""
 
@@ -221,7 +221,7 @@ class SlotBudget:
         wanted = prefill.wanted_end()
         if wanted is not None and wanted <= reached:
             return wanted
-        return self._tidy_end(start, reached, min(end, furthest), end)
+        return self._tidy_end(reach, (start, reached), min(end, furthest), end)
 
     def _is_as_planned(self, request: Request, end: int) -> bool:
         """Say whether a chunk is one of a plan whose chunks may be meant to be below the slot.
@@ -237,14 +237,16 @@ class SlotBudget:
         is_piece = self._reach.grows_ms(start, reached) < _PIECE_SHARE * self._slot_ms
         return self._reach.fits(start, reached, cap_ms) and (reached == end or not is_piece)
 
-    def _tidy_end(self, start: int, reached: int, furthest: int, end: int) -> int:
+    def _tidy_end(self, reach: ChunkReach, chunk: tuple[int, int], furthest: int, end: int) -> int:
         """Leave no small piece behind a chunk up to reached, which may not go beyond furthest.
 
         Less than a cell is taken as well, if it is not much; and two chunks of which the last would
         be less than half the other are made alike.
         """
-        align, rest = self._fine.align_tokens, end - reached
-        is_little = rest < max(align, min(_TAIL_SHARE * (reached - start), self.align_tokens))
+        start, reached = chunk
+        align, rest = reach.align_tokens, end - reached
+        most = max(self._fine.align_tokens, _TAIL_SHARE * (reached - start))
+        is_little = rest < min(most, align)
         if is_little and end <= furthest:
             return end
         if rest >= (reached - start) / 2:
