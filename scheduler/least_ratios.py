@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from scheduler.size_ratios import LEAST_RATIO, SizeRatios
+from scheduler.size_ratios import SizeRatios
 
 _FloatArray = npt.NDArray[np.float64]
 
@@ -29,7 +29,7 @@ class LeastRatios:
             step *= 2
         self._levels = np.stack(levels)
         self._cell_tokens = cell_tokens
-        self.least = min(LEAST_RATIO, float(levels[0].min()))
+        self.least = min(ratios.ratios)
         """No size has less, whole cells or not."""
         self.most = ratios.most
         """Nor more."""

@@ -86,6 +86,20 @@ class RuleBounds:
         bounds_ms: FloatArray = ends_ms + first_ms
         return bounds_ms
 
+    def first_ms(self, sizes: FloatArray) -> FloatArray:
+        """Return what plans take at least whose first chunk has such a size, and none more."""
+        start = np.full_like(sizes, self._start)
+        first = np.minimum(start + sizes, self._end)
+        stages = (*self._before, self._slowest, *self._behind)
+        others, last = stages[:-1], stages[-1]
+        num_chunks = (self._end - start) / sizes
+        own_ms = np.full_like(sizes, float(_own_ms(last, self._start, self._end)))
+        if last in self._ratios:
+            own_ms *= self._ratios[last].least
+        own_ms = _paid_ms(last, num_chunks, own_ms)
+        bounds_ms: FloatArray = self._repeats * own_ms + _sum_ms(others, start, first)
+        return bounds_ms
+
     def _pieces(
         self, rule: DynamicChunks, smooth_factors: Sequence[float]
     ) -> tuple[FloatArray, FloatArray, FloatArray]:
@@ -118,11 +132,12 @@ class RuleBounds:
         return _paid_ms(stage, num_chunks, total_ms)
 
 
-def _own_ms(stage: StageLatency, starts: FloatArray, ends: FloatArray) -> FloatArray:
+def _own_ms(
+    stage: StageLatency, starts: FloatArray | float, ends: FloatArray | float
+) -> FloatArray:
     """Return what tokens and pairs take, as if sizes made no difference."""
-    own_ms: FloatArray = (ends - starts) * (
-        stage.ms_per_token + stage.ms_per_pair * (ends + starts)
-    )
+    begin, end = np.asarray(starts, dtype=np.float64), np.asarray(ends, dtype=np.float64)
+    own_ms: FloatArray = (end - begin) * (stage.ms_per_token + stage.ms_per_pair * (end + begin))
     return own_ms
 
 

@@ -60,7 +60,8 @@ class RuleSearch:
         least_ms = bounds.fixed_ms(sizes)
         for index in np.flatnonzero(least_ms < finish_ms).tolist():
             yield float(least_ms[index]), functools.partial(self._fixed, sizes[index])
-        for first in self._first_sizes():
+        firsts = np.array(self._first_sizes(), dtype=np.float64)
+        for first in firsts[bounds.first_ms(firsts) < finish_ms].astype(int).tolist():
             rule = DynamicChunks.of_pipeline(
                 self.latency,
                 chunk_tokens=first,

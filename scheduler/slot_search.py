@@ -111,6 +111,8 @@ class SlotSearch:
     def _zoom(self, limit_ms: float) -> dict[float, float]:
         """Estimate the slots of a grid, and of finer ones between the best one's neighbours."""
         low_ms, high_ms = (min(slot_ms, limit_ms) for slot_ms in self._interval_ms())
+        if low_ms == high_ms:
+            return {low_ms: self._estimate_ms(low_ms)}
         num_slots = _clamp(_GRID_CHUNKS // self._num_chunks(low_ms), _GRID_SLOTS)
         finish_ms: dict[float, float] = {}
         for _ in range(_NUM_GRIDS if num_slots > _GRID_SLOTS[0] else _NUM_GRIDS - 1):
@@ -155,9 +157,9 @@ class SlotSearch:
         )
         longest_ms = self.reach.chunk_ms(*longest)
         num_fills = self._fill_ms(*longest) / longest_ms if longest_ms else 0.0
-        best_ms = longest_ms
-        if num_fills:
-            best_ms = per_chunk_ms + math.sqrt(per_chunk_ms * grows_ms / num_fills)
+        if not num_fills:
+            return (max(longest_ms, _LEAST_SLOT_MS),) * 2
+        best_ms = per_chunk_ms + math.sqrt(per_chunk_ms * grows_ms / num_fills)
         least_ms = max(per_chunk_ms + grows_ms / _MAX_CHUNKS, self.reach.least_ms)
         low_ms = min(max(best_ms * _GRID_RANGE[0], least_ms), longest_ms)
         high_ms = min(max(best_ms, low_ms) * _GRID_RANGE[1], longest_ms)
