@@ -88,7 +88,11 @@ class OptimalChunks:
         spans = tuple(ranges)
         limit_ms = math.inf if self.max_chunk_ms is None else self.max_chunk_ms
         plan = SlotSearch(
-            latency=self.latency.at_any_size(), reach=self.reach, ranges=spans, link=self.link
+            latency=self.latency.at_any_size(),
+            reach=self.reach,
+            ranges=spans,
+            link=self.link,
+            is_last=not self.has_sizes,
         ).best(limit_ms)
         if self.has_sizes:
             plan = SizedSearch(

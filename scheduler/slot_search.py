@@ -45,6 +45,8 @@ _JUDGED_CHUNKS = 1500
 """Chunks to look at when judging."""
 _MANY_CHUNKS = 150
 """From here on one chunk more or less hardly matters."""
+_SHAPED_ELSEWHERE = 400
+"""From here on another search's shapes are as good: 0.01 % lie between them."""
 _SHAPED_CHUNKS = (1.0, 1.3, 0.75, 1.15, 0.87, 1.6, 0.6, 2.0, 0.45)
 """Numbers of chunks of unequal times to try, to that of equal ones; of many chunks three."""
 _GRADINGS = (0.0, 0.35, 0.7, 1.0)
@@ -65,6 +67,8 @@ class SlotSearch:
     ranges: tuple[Range, ...]
     """[start, end) of each prompt, none empty, at least one."""
     link: LinkTime
+    is_last: bool = True
+    """Whether no other search follows, which would shape many chunks anew."""
 
     def best(self, max_slot_ms: float = math.inf) -> SlotPlan:
         """Return the plan that is through first, of chunks of max_slot_ms where that can be."""
@@ -79,7 +83,9 @@ class SlotSearch:
         judged = order[: _clamp(_JUDGED_CHUNKS // num_chunks, _NUM_JUDGED)]
         plans = [plan for slot_ms in judged for plan in self._plans(slot_ms)]
         best = min(plans, key=lambda plan: plan.finish_ms)
-        return best if len(set(self.latency.stages)) == 1 else self._shaped(best, limit_ms)
+        is_left = not self.is_last and num_chunks > _SHAPED_ELSEWHERE
+        is_even = len(set(self.latency.stages)) == 1
+        return best if is_even or is_left else self._shaped(best, limit_ms)
 
     def _exact_slots_ms(self) -> list[float] | None:
         """Return the times of all chunks that there could be, or None if they are too many."""
