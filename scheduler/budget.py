@@ -23,6 +23,11 @@ from scheduler.request import Request
 class Budget(Protocol):
     """Chooses the chunks of one microbatch after the other."""
 
+    @property
+    def align_tokens(self) -> int:
+        """What chunks alone in a microbatch end at multiples of; 0 if a strategy cuts in tokens."""
+        ...
+
     def begin(self, prefill: Prefill) -> None:
         """Take note of a prefill that begins."""
         ...
@@ -70,6 +75,11 @@ class TokenBudget:
         """In tokens."""
         self._nexts: dict[Request, _Next] = {}
         """Next chunks of those that have waited before."""
+
+    @property
+    def align_tokens(self) -> int:
+        """Nothing: borders are where the strategy puts them."""
+        return 0
 
     def begin(self, prefill: Prefill) -> None:
         """Cut it."""

@@ -42,9 +42,12 @@ def is_plannable(latency: PipelineLatency) -> bool:
 
 
 def budget_for(
-    strategy: ChunkStrategyName, config: EngineConfig, latency: PipelineLatency | None
+    strategy: ChunkStrategyName,
+    config: EngineConfig,
+    latency: PipelineLatency | None,
+    preferred_tokens: int = 0,
 ) -> Budget:
-    """Make the budget of a chosen strategy."""
+    """Make the budget of a chosen strategy; optimal chunks are multiples of what is preferred."""
     max_tokens = config.chunked_prefill_tokens
     if strategy == "fixed" or latency is None:
         return TokenBudget(FixedChunks(max_tokens), max_tokens)
@@ -62,5 +65,6 @@ def budget_for(
         page_tokens=config.page_tokens,
         max_chunk_tokens=max_tokens,
         max_chunk_ms=config.max_chunk_ms,
+        preferred_tokens=preferred_tokens,
     )
     return SlotBudget(optimal, max_tokens)

@@ -11,7 +11,9 @@ import dataclasses
 import math
 from collections.abc import Sequence
 
-from scheduler.latency_model import PipelineLatency
+import numpy as np
+
+from scheduler.latency_model import FloatArray, PipelineLatency
 
 _CONTEXT_MARGIN_TOKENS = 100
 """The rule keeps so far from the end of the context."""
@@ -87,6 +89,25 @@ class DynamicChunks:
             size = min(size, self.max_prefill_tokens)
         size = size // align * align
         return size if size >= align else None
+
+    def sizes_behind(
+        self, done_tokens: FloatArray, smooth_factor: FloatArray | float
+    ) -> FloatArray:
+        """Return next_tokens of many, with other factors and without limits; shapes broadcast.
+
+        Never more than the initial size, which is a multiple of what sizes are aligned to.
+        """
+        a, b = self.ms_per_pair, self.ms_per_token
+        solved = np.full_like(done_tokens, float(self.chunk_tokens))
+        if a > 0:
+            target_ms = a * self.chunk_tokens**2 + b * self.chunk_tokens
+            slope = 2 * a * done_tokens + b
+            solved = (np.sqrt(slope * slope + 4 * a * target_ms) - slope) / (2 * a)
+        smoothed = self.chunk_tokens + smooth_factor * (solved - self.chunk_tokens)
+        wanted = np.maximum(np.floor(smoothed), self.chunk_tokens // 4)
+        align = max(self.page_tokens, _LEAST_ALIGNMENT_TOKENS)
+        sizes: FloatArray = np.maximum(wanted // align * align, align)
+        return np.minimum(sizes, self.chunk_tokens)
 
     def equal_time_tokens(self, done_tokens: float) -> float:
         """Return the size that takes as long behind done_tokens as C does behind nothing."""

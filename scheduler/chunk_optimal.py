@@ -4,16 +4,37 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import operator
 from collections.abc import Sequence
 
+import numpy as np
+
 from scheduler.chunk_reach import ChunkReach
-from scheduler.latency_model import PipelineLatency
-from scheduler.pipeline_time import NO_LINK, LinkTime
+from scheduler.latency_model import FloatArray, PipelineLatency
+from scheduler.pipeline_time import NO_LINK, LinkTime, plan_finish_ms
 from scheduler.prompt_cuts import cut_from_the_end, even_out
+from scheduler.rule_search import RuleSearch
 from scheduler.sized_search import SizedSearch
-from scheduler.slot_search import SlotPlan, SlotSearch
+from scheduler.slot_plan import SlotPlan
+from scheduler.slot_search import SlotSearch
 
 _LEAST_ALIGNMENT_TOKENS = 64
+_MOST_MULTIPLE = 2
+_SLIVER_SHARE = 0.25
+"""Of the chunk before: a last chunk that is less is little."""
+
+
+def coarse_alignment(align_tokens: int, preferred_tokens: int) -> int:
+    """Return what borders are multiples of if a length is preferred, itself one of align_tokens.
+
+    Twice the preferred length fills a device as well; where more of it would have to be taken, it
+    is rounded down.
+    """
+    if preferred_tokens <= align_tokens:
+        return align_tokens
+    both = math.lcm(align_tokens, preferred_tokens)
+    is_near = both <= _MOST_MULTIPLE * preferred_tokens
+    return both if is_near else preferred_tokens // align_tokens * align_tokens
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,19 +49,29 @@ class OptimalChunks:
     max_chunk_ms: float | None = None
     """Longest chunk, for those who wait between; one of a single aligned cell is always allowed."""
     link: LinkTime = NO_LINK
+    preferred_tokens: int = 0
+    """Borders are multiples of about so many, too, if a chunk can be that long; 0 prefers none."""
     reach: ChunkReach = dataclasses.field(init=False, repr=False, compare=False)
     """Which borders there can be; aligned as coarsely as the largest chunk allows.
 
     Of no size in particular: a chunk may take less than it says, and never more.
     """
+    fine_reach: ChunkReach = dataclasses.field(init=False, repr=False, compare=False)
+    """The same, but for what is preferred."""
 
     def __post_init__(self) -> None:
         largest = math.inf if self.max_chunk_tokens is None else self.max_chunk_tokens
         wanted = (math.lcm(self.page_tokens, _LEAST_ALIGNMENT_TOKENS), self.page_tokens, 1)
-        align = next(tokens for tokens in wanted if tokens <= largest)
-        reach = ChunkReach(
-            self.latency.at_any_size(), align_tokens=align, max_chunk_tokens=self.max_chunk_tokens
+        fine = ChunkReach(
+            self.latency.at_any_size(),
+            align_tokens=next(tokens for tokens in wanted if tokens <= largest),
+            max_chunk_tokens=self.max_chunk_tokens,
         )
+        coarse_tokens = coarse_alignment(fine.align_tokens, self.preferred_tokens)
+        limit_ms = math.inf if self.max_chunk_ms is None else self.max_chunk_ms
+        is_held = coarse_tokens <= largest and fine.chunk_ms(0, coarse_tokens) <= limit_ms
+        reach = fine.aligned_to(coarse_tokens) if is_held else fine
+        object.__setattr__(self, "fine_reach", fine)
         object.__setattr__(self, "reach", reach)
 
     @property
@@ -57,15 +88,59 @@ class OptimalChunks:
         spans = tuple(ranges)
         limit_ms = math.inf if self.max_chunk_ms is None else self.max_chunk_ms
         plan = SlotSearch(
-            latency=self.latency.at_any_size(), reach=self.reach, ranges=spans, link=self.link
+            latency=self.latency.at_any_size(),
+            reach=self.reach,
+            ranges=spans,
+            link=self.link,
+            is_last=not self.has_sizes,
         ).best(limit_ms)
-        if not self.has_sizes:
+        if self.has_sizes:
+            plan = SizedSearch(
+                latency=self.latency, reach=self.reach, ranges=spans, link=self.link
+            ).best(plan, limit_ms)
+        if self._is_held_to_rules(spans):
+            plan = RuleSearch(
+                latency=self.latency,
+                reach=self.reach,
+                span=spans[0],
+                repeats=len(spans),
+                link=self.link,
+            ).best(plan, limit_ms)
+        return self._without_slivers(plan, limit_ms)
+
+    def _without_slivers(self, plan: SlotPlan, limit_ms: float) -> SlotPlan:
+        """Let last chunks that are little beside those before be taken with them, if not later."""
+        borders = tuple(map(self._joined, plan.borders))
+        if all(map(operator.is_, borders, plan.borders)):
             return plan
-        return SizedSearch(
-            latency=self.latency, reach=self.reach, ranges=spans, link=self.link
-        ).best(plan, limit_ms)
+        starts = np.concatenate([own[:-1] for own in borders])
+        stops = np.concatenate([own[1:] for own in borders])
+        finish_ms = plan_finish_ms(self.latency, starts, stops, self.link)
+        slot_ms = float(self.reach.chunks_ms(starts, stops).max())
+        if finish_ms > plan.finish_ms or slot_ms > max(limit_ms, plan.slot_ms):
+            return plan
+        return SlotPlan(slot_ms=slot_ms, finish_ms=finish_ms, borders=borders)
+
+    def _joined(self, borders: FloatArray) -> FloatArray:
+        """Return a prompt's borders without the last inner one if little is behind it."""
+        if len(borders) == 2:
+            return borders
+        before, last, end = borders[-3:].tolist()
+        is_little = end - last < _SLIVER_SHARE * (last - before)
+        if not is_little or end - before > self.reach.max_chunk_tokens:
+            return borders
+        return np.delete(borders, -2)
+
+    def _is_held_to_rules(self, spans: Sequence[tuple[int, int]]) -> bool:
+        """Say whether plans of rules have borders as here, and would be judged alike.
+
+        Of prompts in a row SizedSearch looks at what the in-flight window makes of sizes.
+        """
+        is_alike = len(set(spans)) == 1 and (len(spans) == 1 or not self.has_sizes)
+        return is_alike and spans[0][0] % self.reach.align_tokens == 0
 
     def cut_to(self, start: int, end: int, slot_ms: float) -> Sequence[int]:
         """Return the ends of the fewest chunks of slot_ms at most, of about equal time."""
-        span = start, end
-        return even_out(self.reach, span, cut_from_the_end(self.reach, span, slot_ms))
+        earliest = cut_from_the_end(self.reach, (start, end), slot_ms)
+        ends: list[int] = even_out(self.reach, earliest)[1:].astype(int).tolist()
+        return ends

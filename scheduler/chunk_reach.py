@@ -7,6 +7,7 @@ Borders are multiples of align_tokens, but for the first start and the last end 
 
 from __future__ import annotations
 
+import copy
 import functools
 import math
 
@@ -18,6 +19,8 @@ _ROUNDING = 1e-12
 """So much longer than its cap, relatively, a chunk may be: the cap may be its own time."""
 _ROUNDING_TOKENS = 1e-6
 """So much may a solution be off by floating point and still be taken as the border it means."""
+_FURTHEST = 2.0**52
+"""No border is beyond it: whole numbers are exact up to there."""
 
 
 class ChunkReach:
@@ -40,6 +43,12 @@ class ChunkReach:
         """Return the same borders for another latency."""
         most = None if math.isinf(self.max_chunk_tokens) else int(self.max_chunk_tokens)
         return ChunkReach(latency, align_tokens=self.align_tokens, max_chunk_tokens=most)
+
+    def aligned_to(self, align_tokens: int) -> ChunkReach:
+        """Return the same with borders that are multiples of something else."""
+        reach = copy.copy(self)
+        reach.align_tokens = align_tokens
+        return reach
 
     @property
     def least_ms(self) -> float:
@@ -95,6 +104,20 @@ class ChunkReach:
             return max(cell_start, start)
         return start if bound <= start else math.ceil(bound / align) * align
 
+    def earliest_starts(self, ends: FloatArray, cap_ms: float) -> FloatArray:
+        """Return earliest_start of many ends at once, all aligned, of a prompt from 0."""
+        cap_ms *= 1 + _ROUNDING
+        bounds = ends - self.max_chunk_tokens
+        for a, b, g, fixed_ms in self._terms:
+            over_ms = np.maximum(fixed_ms + ends * (b + a * ends) - cap_ms, 0.0)
+            divisors = b - g + np.sqrt((b - g) * (b - g) + 4 * a * over_ms)
+            needed = np.where(over_ms > 0, ends, -math.inf)
+            np.divide(2 * over_ms, divisors, out=needed, where=(over_ms > 0) & (divisors > 0))
+            np.maximum(bounds, needed, out=bounds)
+        cells = np.ceil(np.maximum(bounds - _ROUNDING_TOKENS, 0.0) / self.align_tokens)
+        starts: FloatArray = np.minimum(cells * self.align_tokens, ends - self.align_tokens)
+        return starts
+
     def latest_end(self, start: int, cap_ms: float) -> int:
         """Return the greatest border that a chunk from start reaches within the cap.
 
@@ -110,6 +133,19 @@ class ChunkReach:
         if bound <= cell_end:
             return cell_end
         return math.floor((bound + _ROUNDING_TOKENS) / align) * align
+
+    def latest_ends(self, starts: FloatArray, cap_ms: float) -> FloatArray:
+        """Return latest_end of many starts at once, all aligned."""
+        bounds = np.minimum(starts + self.max_chunk_tokens, _FURTHEST)
+        for a, b, g, fixed_ms in self._terms:
+            left_ms = cap_ms - fixed_ms + starts * (b - g + a * starts)
+            divisors = b + np.sqrt(b * b + 4 * a * np.maximum(left_ms, 0.0))
+            reached = np.full_like(bounds, math.inf)
+            np.divide(2 * left_ms, divisors, out=reached, where=divisors > 0)
+            np.minimum(bounds, reached, out=bounds)
+        cells = np.floor((bounds + _ROUNDING_TOKENS) / self.align_tokens)
+        ends: FloatArray = np.maximum(cells * self.align_tokens, starts + self.align_tokens)
+        return ends
 
 
 def constant_ms(stage: StageLatency) -> float:

@@ -32,6 +32,7 @@ from scheduler.timeline import AckTimes
 
 _MAX_PROFILE_POINTS = 512
 _MAX_BACKENDS = 16
+_MAX_CHUNK_ALIGNMENT = 1 << 20
 _MAX_PROFILE_ROWS = 4096
 
 
@@ -58,6 +59,11 @@ def hello_from(message: pb.Hello) -> WorkerHello:
         raise InvalidRequest(
             f"{len(message.profile)} profile points, at most {_MAX_PROFILE_POINTS}"
         )
+    if message.chunk_alignment_tokens > _MAX_CHUNK_ALIGNMENT:
+        raise InvalidRequest(
+            f"chunk_alignment_tokens is {message.chunk_alignment_tokens}, at most"
+            f" {_MAX_CHUNK_ALIGNMENT}"
+        )
     return WorkerHello(
         worker_id=message.incarnation,
         protocol_version=message.protocol_version,
@@ -79,6 +85,7 @@ def hello_from(message: pb.Hello) -> WorkerHello:
             BackendName(operation=each.operation, name=each.name, reason=each.reason)
             for each in message.backends[:_MAX_BACKENDS]
         ),
+        chunk_alignment_tokens=message.chunk_alignment_tokens,
     )
 
 

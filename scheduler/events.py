@@ -109,6 +109,8 @@ class RouteFormed:
     pool_ids: tuple[str, ...] = ()
     """Names the memory of each stage's pages: the same name, the same contents. Empty says that all
     is new."""
+    chunk_alignment_tokens: int = 0
+    """Chunks of a multiple of it keep all of each stage's device busy; 0 if no length is better."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

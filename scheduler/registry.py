@@ -55,6 +55,8 @@ class WorkerHello:
     """What it measured of its layers; empty if it did not."""
     backends: tuple[BackendName, ...] = ()
     """What computes its operations, to be told."""
+    chunk_alignment_tokens: int = 0
+    """Chunks of a multiple of it keep all of its device busy; 0 if no length is better."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -89,7 +89,9 @@ class Route:
             window=config.window(num_stages), shorten_chunks=self.choice.strategy == "optimal"
         )
         if chunks is None:
-            self._budget = budget_for(self.choice.strategy, config, formed.latency)
+            self._budget = budget_for(
+                self.choice.strategy, config, formed.latency, formed.chunk_alignment_tokens
+            )
         else:
             self._budget = TokenBudget(chunks, config.chunked_prefill_tokens)
 
@@ -244,6 +246,11 @@ class Route:
         request.row = None
         self._free_if_gone(request)
         return actions
+
+    @property
+    def chunk_alignment_tokens(self) -> int:
+        """What optimal chunks are multiples of when nothing is beside; 0 with another strategy."""
+        return self._budget.align_tokens
 
     @property
     def loads(self) -> Loads:

@@ -66,6 +66,7 @@ def server_info(loop: ControlLoop, *, cache_fault: str) -> pb.GetServerInfoRespo
         version=__version__,
         num_preemptions=now.num_preemptions,
         cache=cache_info(now),
+        chunk_alignment_tokens=now.chunk_alignment_tokens,
         fits=[] if reason else _fits(loop.workers.fits, now),
     )
 
@@ -78,6 +79,7 @@ def _worker(hello: WorkerHello, registry: Registry) -> pb.WorkerInfo:
         data_address=hello.data_address,
         kv_capacity_tokens=hello.kv_capacity_tokens,
         device=hello.device,
+        chunk_alignment_tokens=hello.chunk_alignment_tokens,
         backends=[
             common_pb2.Backend(operation=each.operation, name=each.name, reason=each.reason)
             for each in hello.backends

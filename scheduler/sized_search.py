@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -18,8 +19,8 @@ import numpy as np
 from scheduler.chunk_reach import ChunkReach
 from scheduler.latency_model import FloatArray, PipelineLatency
 from scheduler.pipeline_time import LinkTime, chunk_times_ms, finish_times_ms, plan_finish_ms
-from scheduler.prompt_cuts import Ends, Range, cut_at_least
-from scheduler.slot_search import SlotPlan
+from scheduler.prompt_cuts import Range, cut_at_least
+from scheduler.slot_plan import SlotPlan
 
 _NUM_SIZES = (2, 4)
 """Sizes whose slots are searched, of many chunks and of few.
@@ -30,10 +31,15 @@ _LONGER_FIRST = 1.5
 """By this ratio."""
 _NEAR = 1.02
 """A size is not looked at if it is by more than this ratio worse than the best."""
-_NUM_SLOTS = (5, 8)
-"""Least and most slots of a grid."""
-_GRID_CHUNKS = 17_000
-"""Chunks to look at in one grid."""
+_FAR = 1.04
+"""Nor with longer chunks first, where chunks are many."""
+_REFINED = 1.001
+"""Nor is a grid of many chunks refined, whose best slot is worse than the best of all by more."""
+_NUM_SLOTS = (6, 8)
+"""Slots of a grid, of many chunks and of few."""
+_MANY_CHUNKS = 400
+_MANY_A_STAGE = 50
+"""With more than both it takes long to try a slot, and the finish depends less on the slot."""
 _NUM_WORSE = 3
 """Slots in a row behind which longer ones are not tried, if there are many chunks."""
 _GRADINGS = (0.5,)
@@ -47,8 +53,15 @@ _PAST = 1.1
 _MAX_CHUNKS = 8192
 """Sizes that make more chunks of a prompt are not tried: they would only take planning."""
 
-_Costs = dict[tuple[Ends, ...], float]
-"""When the pipeline is through with cuts of all prompts, in ms."""
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class _Tried:
+    """A cut of all prompts."""
+
+    cost_ms: float
+    """When the pipeline is through with it."""
+    borders: tuple[FloatArray, ...]
+    """Of each prompt, from its start to its end."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,71 +77,81 @@ class SizedSearch:
 
     def best(self, even: SlotPlan, max_slot_ms: float) -> SlotPlan:
         """Return the plan that is through first, of this one and those of good sizes."""
-        num_chunks = sum(map(len, even.ends))
+        num_chunks = even.num_chunks
         is_few = num_chunks <= _FEW_CHUNKS
-        costs_ms = self._tried(max_slot_ms, _NUM_SIZES[is_few])
+        tried = self._try_sizes(max_slot_ms, _NUM_SIZES[is_few])
         if is_few:
             mean = sum(end - start for start, end in self.ranges) // num_chunks
-            costs_ms |= self._tried_as_if(mean, max_slot_ms)
-        costs_ms[even.ends] = self._cost_ms(even.ends)
+            tried += self._try_as_if(mean, max_slot_ms)
+        if max(end - start for start, end in self.ranges) <= self.reach.max_chunk_tokens:
+            tried.append(self._try(tuple(np.array(span, dtype=np.float64) for span in self.ranges)))
+        tried.append(self._try(even.borders))
         limit_ms = max(max_slot_ms, even.slot_ms)
-        plans = map(self._planned, sorted(costs_ms, key=costs_ms.__getitem__))
+        plans = map(self._planned, sorted(tried, key=_cost_ms))
         return next(plan for plan in plans if plan.slot_ms <= limit_ms)
 
-    def _tried(self, max_slot_ms: float, num_sizes: int) -> _Costs:
-        """Return the costs of cuts in one size and, for the best of these, with other slots.
+    def _try_sizes(self, max_slot_ms: float, num_sizes: int) -> list[_Tried]:
+        """Cut in one size and, for the best of these, with other slots.
 
         From one that holds the size without a prefix to one that holds it at the end.
         """
-        tried: _Costs = {}
-        best_ms: dict[int, float] = {}
-        for size in self._sizes(max_slot_ms):
-            alike = self._cut(size, 0.0)
-            longer_first = self._cut(size, _LONGER_FIRST * self.reach.chunk_ms(0, size))
-            costs_ms = {ends: self._cost_ms(ends) for ends in (alike, longer_first)}
-            best_ms[size] = min(costs_ms.values())
-            tried |= costs_ms
-        near_ms = _NEAR * min(best_ms.values(), default=0.0)
-        near = [size for size in best_ms if best_ms[size] <= near_ms]
-        for size in sorted(near, key=best_ms.__getitem__)[:num_sizes]:
-            num_chunks = max(sum(end - start for start, end in set(self.ranges)) // size, 1)
-            num_slots = _clamp(_GRID_CHUNKS // num_chunks // (1 + len(self._gradings)), _NUM_SLOTS)
+        sizes = self._sizes(max_slot_ms)
+        best = {size: self._cut(size, 0.0) for size in sizes}
+        tried = [*best.values()]
+        far_ms = _FAR * min((each.cost_ms for each in tried), default=0.0)
+        for size in sizes:
+            if not self._is_many(size) or best[size].cost_ms <= far_ms:
+                longer_first = self._cut(size, _LONGER_FIRST * self.reach.chunk_ms(0, size))
+                best[size] = min(best[size], longer_first, key=_cost_ms)
+                tried.append(longer_first)
+        near_ms = _NEAR * min(map(_cost_ms, tried), default=0.0)
+        near = [size for size in sizes if best[size].cost_ms <= near_ms]
+        for size in sorted(near, key=lambda size: best[size].cost_ms)[:num_sizes]:
             low_ms = self.reach.chunk_ms(0, size)
             high_ms = self.reach.chunk_ms(self._furthest - size, self._furthest)
-            tried |= self.zoom(size, (low_ms, high_ms), num_slots)
+            good_ms = _REFINED * min(map(_cost_ms, tried))
+            tried += self.zoom(size, (low_ms, high_ms), good_ms)
         return tried
 
-    def _tried_as_if(self, size: int, max_slot_ms: float) -> _Costs:
-        """Return the costs of slots when all chunks take what those of a size do.
+    def _try_as_if(self, size: int, max_slot_ms: float) -> list[_Tried]:
+        """Try slots as if all chunks took what those of a size do.
 
         SlotSearch has tried slots, but as if all chunks were of the worst size.
         """
         sizes = [known for known in self._known if known <= self._furthest]
         if not sizes:
-            return {}
+            return []
         reach = self.reach.of_latency(self.latency.as_if(size))
         slots_ms = [min(reach.chunk_ms(0, known), max_slot_ms) for known in sizes]
         interval_ms = min(slots_ms), _PAST * max(slots_ms)
-        return dataclasses.replace(self, reach=reach).zoom(
-            reach.align_tokens, interval_ms, _NUM_SLOTS[1]
-        )
+        as_if = dataclasses.replace(self, reach=reach)
+        return as_if.zoom(reach.align_tokens, interval_ms, math.inf)
 
-    def zoom(self, size: int, interval_ms: tuple[float, float], num_slots: int) -> _Costs:
-        """Return the costs of the slots of a grid, and of a finer one around the best."""
+    def zoom(self, size: int, interval_ms: tuple[float, float], good_ms: float) -> list[_Tried]:
+        """Try the slots of a grid, and of a finer one around the best if that may be good."""
         low_ms, high_ms = interval_ms
-        tried: _Costs = {}
+        is_many = self._is_many(size)
+        num_slots = _NUM_SLOTS[not is_many]
+        tried: list[_Tried] = []
         for gradings in (self._gradings, ()):
             grid_ms = np.geomspace(low_ms, high_ms, num_slots + 1).tolist()
             costs_ms: list[float] = []
             for slot_ms in grid_ms[:-1]:
                 cuts = [self._cut(size, slot_ms, grading) for grading in (0.0, *gradings)]
-                tried |= {ends: self._cost_ms(ends) for ends in cuts}
-                costs_ms.append(min(tried[ends] for ends in cuts))
-                if num_slots < _NUM_SLOTS[1] and min(costs_ms) < min(costs_ms[-_NUM_WORSE:]):
+                tried += cuts
+                costs_ms.append(min(map(_cost_ms, cuts)))
+                if is_many and min(costs_ms) < min(costs_ms[-_NUM_WORSE:]):
                     break
             best = costs_ms.index(min(costs_ms))
+            if is_many and costs_ms[best] > good_ms:
+                break
             low_ms, high_ms = grid_ms[max(best - 1, 0)], grid_ms[best + 1]
         return tried
+
+    def _is_many(self, size: int) -> bool:
+        """Say whether chunks of a size are so many that to try them takes long."""
+        num_chunks = sum(end - start for start, end in set(self.ranges)) // size
+        return num_chunks > max(_MANY_CHUNKS, _MANY_A_STAGE * self.latency.num_stages)
 
     @property
     def _gradings(self) -> Sequence[float]:
@@ -165,31 +188,32 @@ class SizedSearch:
         """The greatest end."""
         return max(end for _, end in self.ranges)
 
-    def _cut(self, size: int, slot_ms: float, grading: float = 0.0) -> tuple[Ends, ...]:
-        """Return the chunks of all prompts."""
+    def _cut(self, size: int, slot_ms: float, grading: float = 0.0) -> _Tried:
+        """Cut all prompts in chunks of a slot, but none shorter than the size."""
         spans = dict.fromkeys(self.ranges)
         cut = {span: cut_at_least(self.reach, span, size, slot_ms, grading) for span in spans}
-        return tuple(cut[span] for span in self.ranges)
+        return self._try(tuple(cut[span] for span in self.ranges))
 
-    def _cost_ms(self, ends: tuple[Ends, ...]) -> float:
-        """Return about when the pipeline is through if it lets in only a window of chunks.
+    def _try(self, borders: tuple[FloatArray, ...]) -> _Tried:
+        """Find about when the pipeline is through if it lets in only a window of chunks.
 
         One prompt is looked at stage by stage, prompts in a row as SlotSearch estimates them.
         """
-        if len(ends) == 1:
-            return self._alone_ms(*_borders(self.ranges[0], ends[0]))
-        times_ms = self._times_ms(ends)
+        if len(borders) == 1:
+            return _Tried(cost_ms=self._alone_ms(borders[0]), borders=borders)
+        times_ms = self._times_ms(borders)
         total_ms = sum(float(own.sum()) for own in times_ms)
         longest_ms = max(float(own.max()) for own in times_ms)
-        return total_ms + sum(self._fills) * longest_ms + self._waits_ms(times_ms)
+        cost_ms = total_ms + sum(self._fills) * longest_ms + self._waits_ms(times_ms)
+        return _Tried(cost_ms=cost_ms, borders=borders)
 
-    def _alone_ms(self, starts: FloatArray, stops: FloatArray) -> float:
+    def _alone_ms(self, borders: FloatArray) -> float:
         """Return when one prompt is through, its chunks waiting once for the window at most.
 
         They do if shorter ones follow on long ones, until they would be late for the slowest stage.
         """
-        times_ms = chunk_times_ms(self.latency, starts, stops)
-        finish_ms = finish_times_ms(times_ms, stops - starts, self.link)
+        times_ms = chunk_times_ms(self.latency, borders[:-1], borders[1:])
+        finish_ms = finish_times_ms(times_ms, np.diff(borders), self.link)
         slowest = int(times_ms[:, -1].argmax())
         window = self.latency.num_stages + 1
         behind_ms = times_ms[:slowest, window:].sum(axis=0)
@@ -221,32 +245,23 @@ class SizedSearch:
         before_ms, behind_ms = sum(times_ms[:slowest]), sum(times_ms[slowest + 1 :])
         return before_ms / times_ms[slowest], behind_ms / times_ms[slowest]
 
-    def _times_ms(self, ends: tuple[Ends, ...]) -> list[FloatArray]:
+    def _times_ms(self, borders: tuple[FloatArray, ...]) -> list[FloatArray]:
         """Return the times of each prompt's chunks, each on its slowest stage."""
-        spans = tuple(zip(self.ranges, ends, strict=True))
-        times_ms = {}
-        for span, own in dict.fromkeys(spans):
-            starts, stops = _borders(span, own)
-            times_ms[span, own] = self.latency.chunks_ms(starts, stops)
-        return [times_ms[each] for each in spans]
+        alike = {id(own): own for own in borders}
+        times_ms = {key: self.latency.chunks_ms(own[:-1], own[1:]) for key, own in alike.items()}
+        return [times_ms[id(own)] for own in borders]
 
-    def _planned(self, ends: tuple[Ends, ...]) -> SlotPlan:
+    def _planned(self, tried: _Tried) -> SlotPlan:
         """Return the plan with its figures; its slot is by reach, as microbatches are filled."""
-        borders = [_borders(span, own) for span, own in zip(self.ranges, ends, strict=True)]
-        starts, stops = (np.concatenate(own) for own in zip(*borders, strict=True))
+        starts = np.concatenate([own[:-1] for own in tried.borders])
+        stops = np.concatenate([own[1:] for own in tried.borders])
         return SlotPlan(
             slot_ms=float(self.reach.chunks_ms(starts, stops).max()),
             finish_ms=plan_finish_ms(self.latency, starts, stops, self.link),
-            ends=ends,
+            borders=tried.borders,
         )
 
 
-def _borders(span: Range, ends: Ends) -> tuple[FloatArray, FloatArray]:
-    """Return where the chunks of a prompt start and end."""
-    borders = np.array([span[0], *ends], dtype=np.float64)
-    return borders[:-1], borders[1:]
-
-
-def _clamp(value: int, limits: tuple[int, int]) -> int:
-    """Return the value, or the limit that it is beyond."""
-    return min(max(value, limits[0]), limits[1])
+def _cost_ms(tried: _Tried) -> float:
+    """Return when the pipeline is through."""
+    return tried.cost_ms

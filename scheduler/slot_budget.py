@@ -18,7 +18,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from scheduler.chunk_optimal import OptimalChunks
-from scheduler.chunk_reach import constant_ms
+from scheduler.chunk_reach import ChunkReach, constant_ms
 from scheduler.latency_model import PipelineLatency, Work
 from scheduler.part import Part, take_chunk
 from scheduler.prefill import Prefill
@@ -37,6 +37,8 @@ _FAR_SHARE = 0.5
 """Of the limit: a slot that is shorter would be the same without it."""
 _ROWS_FACTOR = 2.0
 _ROUNDING_MS = 1e-6
+_TAIL_SHARE = 0.25
+"""Of a chunk: less than that and a cell may be taken with it."""
 _PIECE_SHARE = 0.25
 """A long prompt gets no less than this of a slot behind others: a mere piece is not worth it."""
 
@@ -58,6 +60,11 @@ class SlotBudget:
         """Of the last microbatch; 0 before the first."""
         return self._slot_ms
 
+    @property
+    def align_tokens(self) -> int:
+        """What borders are multiples of when a chunk is alone in its microbatch."""
+        return self._reach.align_tokens
+
     def begin(self, prefill: Prefill) -> None:
         """Let it wait; it is cut when the next microbatch is filled."""
         self._turns.begin(prefill)
@@ -75,6 +82,7 @@ class SlotBudget:
         left_ms = self._slot_ms - beside_ms
         left_tokens = self._max_tokens
         is_as_planned = False
+        reach = self._fine if beside_ms else self._reach
         for request in self._turns.order(candidates, max(left_ms - self._paid_ms, self._cell_ms)):
             is_full = len(parts) == most or left_tokens <= 0 or left_ms <= self._paid_ms
             if parts and is_full:
@@ -82,7 +90,7 @@ class SlotBudget:
             prefill = request.prefill
             if parts and not prefill.is_given and self._is_hopeless(known[request], left_ms):
                 continue
-            end = self._end(prefill, left_ms, left_tokens, is_first=not parts)
+            end = self._end(prefill, reach, left_ms, left_tokens, is_first=not parts)
             if end is None or (is_as_planned and end < prefill.end):
                 continue
             is_as_planned = is_as_planned or self._is_as_planned(request, end)
@@ -90,6 +98,7 @@ class SlotBudget:
             left_tokens -= end - prefill.next_start
             parts.append(take_chunk(request, end))
             del known[request]
+            reach = self._fine
         sent_ms = self._slot_ms - beside_ms - left_ms
         self._turns.sent(parts, max(self._reach.least_ms, sent_ms))
         return parts
@@ -114,6 +123,7 @@ class SlotBudget:
         """Forget what was planned."""
         self._strategy = strategy
         self._reach = strategy.reach
+        self._fine = strategy.fine_reach
         slowest = self._reach.slowest(0, self._max_tokens)
         self._paid_ms = constant_ms(slowest)
         """What a chunk takes beside what grows."""
@@ -197,18 +207,28 @@ class SlotBudget:
         self._cut_to_ms[request] = slot_ms
 
     def _end(
-        self, prefill: Prefill, cap_ms: float, left_tokens: int, *, is_first: bool
+        self,
+        prefill: Prefill,
+        reach: ChunkReach,
+        cap_ms: float,
+        left_tokens: int,
+        *,
+        is_first: bool,
     ) -> int | None:
-        """Return where the next chunk ends, or None if none fits that is worth it."""
+        """Return where the next chunk ends, or None if none fits that is worth it.
+
+        Beside rows and other prompts, which leave no room for what was planned, borders are fine:
+        a chunk that had to be as short as the next coarse one would leave much of a slot empty.
+        """
         start, end = prefill.next_start, prefill.end
         if prefill.is_given:
             given = prefill.wanted_end() or end
             is_in_time = is_first or self._reach.fits(start, given, cap_ms)
             return given if is_in_time and given - start <= left_tokens else None
         furthest = start + left_tokens
-        reached = min(self._reach.latest_end(start, cap_ms), end)
+        reached = min(reach.latest_end(start, cap_ms), end)
         if reached > furthest:
-            reached = furthest // self._reach.align_tokens * self._reach.align_tokens
+            reached = furthest // reach.align_tokens * reach.align_tokens
         if reached <= start or not (is_first or self._is_worth(start, reached, end, cap_ms)):
             return None
         if reached == end and self._reach.grows_ms(start, end) <= RIDERS_SHARE * self._slot_ms:
@@ -216,7 +236,7 @@ class SlotBudget:
         wanted = prefill.wanted_end()
         if wanted is not None and wanted <= reached:
             return wanted
-        return self._tidy_end(start, reached, min(end, furthest), end)
+        return self._tidy_end(reach, (start, reached), min(end, furthest), end)
 
     def _is_as_planned(self, request: Request, end: int) -> bool:
         """Say whether a chunk is one of a plan whose chunks may be meant to be below the slot.
@@ -237,14 +257,17 @@ class SlotBudget:
         is_piece = self._reach.grows_ms(start, reached) < _PIECE_SHARE * self._slot_ms
         return self._reach.fits(start, reached, cap_ms) and (reached == end or not is_piece)
 
-    def _tidy_end(self, start: int, reached: int, furthest: int, end: int) -> int:
+    def _tidy_end(self, reach: ChunkReach, chunk: tuple[int, int], furthest: int, end: int) -> int:
         """Leave no small piece behind a chunk up to reached, which may not go beyond furthest.
 
-        Less than a cell is taken as well, and two chunks of which the last would be less than half
-        the other are made alike.
+        Less than a cell is taken as well, if it is not much; and two chunks of which the last would
+        be less than half the other are made alike.
         """
-        align, rest = self._reach.align_tokens, end - reached
-        if rest < align and end <= furthest:
+        start, reached = chunk
+        align, rest = reach.align_tokens, end - reached
+        most = max(self._fine.align_tokens, _TAIL_SHARE * (reached - start))
+        is_little = rest < min(most, align)
+        if is_little and end <= furthest:
             return end
         if rest >= (reached - start) / 2:
             return reached

@@ -23,7 +23,8 @@ from scheduler.chunk_ramps import Ramps
 from scheduler.chunk_reach import ChunkReach, constant_ms
 from scheduler.latency_model import FloatArray, PipelineLatency, StageLatency
 from scheduler.pipeline_time import LinkTime, plan_finish_ms
-from scheduler.prompt_cuts import Ends, Range, cut_from_the_end, cut_in_shares, even_out
+from scheduler.prompt_cuts import Range, cut_from_the_end, cut_in_shares, even_out
+from scheduler.slot_plan import SlotPlan
 
 _MAX_EXACT_SLOTS = 4096
 """With no more slots than this all are tried, and the plan is the best there is."""
@@ -44,6 +45,8 @@ _JUDGED_CHUNKS = 1500
 """Chunks to look at when judging."""
 _MANY_CHUNKS = 150
 """From here on one chunk more or less hardly matters."""
+_SHAPED_ELSEWHERE = 400
+"""From here on another search's shapes are as good: 0.01 % lie between them."""
 _SHAPED_CHUNKS = (1.0, 1.3, 0.75, 1.15, 0.87, 1.6, 0.6, 2.0, 0.45)
 """Numbers of chunks of unequal times to try, to that of equal ones; of many chunks three."""
 _GRADINGS = (0.0, 0.35, 0.7, 1.0)
@@ -52,18 +55,6 @@ _GRADINGS = (0.0, 0.35, 0.7, 1.0)
 _NUM_NEAR = 3
 """Numbers of chunks to try on either side of the grid's best."""
 _NUM_HALVINGS = 12
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class SlotPlan:
-    """How several prompts are cut to one slot."""
-
-    slot_ms: float
-    """Longest chunk on the slowest stage."""
-    finish_ms: float
-    """When the last chunk leaves the last stage, the prompts entering one after the other."""
-    ends: tuple[Ends, ...]
-    """Of each prompt's chunks: ascending, the last is the prompt's end."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +67,8 @@ class SlotSearch:
     ranges: tuple[Range, ...]
     """[start, end) of each prompt, none empty, at least one."""
     link: LinkTime
+    is_last: bool = True
+    """Whether no other search follows, which would shape many chunks anew."""
 
     def best(self, max_slot_ms: float = math.inf) -> SlotPlan:
         """Return the plan that is through first, of chunks of max_slot_ms where that can be."""
@@ -90,7 +83,9 @@ class SlotSearch:
         judged = order[: _clamp(_JUDGED_CHUNKS // num_chunks, _NUM_JUDGED)]
         plans = [plan for slot_ms in judged for plan in self._plans(slot_ms)]
         best = min(plans, key=lambda plan: plan.finish_ms)
-        return best if len(set(self.latency.stages)) == 1 else self._shaped(best, limit_ms)
+        is_left = not self.is_last and num_chunks > _SHAPED_ELSEWHERE
+        is_even = len(set(self.latency.stages)) == 1
+        return best if is_even or is_left else self._shaped(best, limit_ms)
 
     def _exact_slots_ms(self) -> list[float] | None:
         """Return the times of all chunks that there could be, or None if they are too many."""
@@ -122,6 +117,8 @@ class SlotSearch:
     def _zoom(self, limit_ms: float) -> dict[float, float]:
         """Estimate the slots of a grid, and of finer ones between the best one's neighbours."""
         low_ms, high_ms = (min(slot_ms, limit_ms) for slot_ms in self._interval_ms())
+        if low_ms == high_ms:
+            return {low_ms: self._estimate_ms(low_ms)}
         num_slots = _clamp(_GRID_CHUNKS // self._num_chunks(low_ms), _GRID_SLOTS)
         finish_ms: dict[float, float] = {}
         for _ in range(_NUM_GRIDS if num_slots > _GRID_SLOTS[0] else _NUM_GRIDS - 1):
@@ -150,7 +147,9 @@ class SlotSearch:
 
     def _num_chunks(self, slot_ms: float) -> int:
         """Return how many chunks of a slot at most all different prompts need."""
-        return sum(len(cut_from_the_end(self.reach, span, slot_ms)) for span in set(self.ranges))
+        return sum(
+            len(cut_from_the_end(self.reach, span, slot_ms)) - 1 for span in set(self.ranges)
+        )
 
     def _interval_ms(self) -> tuple[float, float]:
         """Return between which slots the best one is, by what equal-time cuts would need."""
@@ -164,9 +163,9 @@ class SlotSearch:
         )
         longest_ms = self.reach.chunk_ms(*longest)
         num_fills = self._fill_ms(*longest) / longest_ms if longest_ms else 0.0
-        best_ms = longest_ms
-        if num_fills:
-            best_ms = per_chunk_ms + math.sqrt(per_chunk_ms * grows_ms / num_fills)
+        if not num_fills:
+            return (max(longest_ms, _LEAST_SLOT_MS),) * 2
+        best_ms = per_chunk_ms + math.sqrt(per_chunk_ms * grows_ms / num_fills)
         least_ms = max(per_chunk_ms + grows_ms / _MAX_CHUNKS, self.reach.least_ms)
         low_ms = min(max(best_ms * _GRID_RANGE[0], least_ms), longest_ms)
         high_ms = min(max(best_ms, low_ms) * _GRID_RANGE[1], longest_ms)
@@ -202,10 +201,8 @@ class SlotSearch:
         and one of the longest chunks on every other stage.
         """
         total_ms = longest_ms = fill_ms = 0.0
-        for (start, end), count in Counter(self.ranges).items():
-            borders = np.array(
-                [start, *cut_from_the_end(self.reach, (start, end), slot_ms)], dtype=np.float64
-            )
+        for span, count in Counter(self.ranges).items():
+            borders = cut_from_the_end(self.reach, span, slot_ms)
             times_ms = self.reach.chunks_ms(borders[:-1], borders[1:])
             total_ms += count * float(times_ms.sum())
             longest = int(times_ms.argmax())
@@ -219,9 +216,9 @@ class SlotSearch:
         found = {
             span: cut_from_the_end(self.reach, span, slot_ms) for span in dict.fromkeys(self.ranges)
         }
-        evened = {span: even_out(self.reach, span, ends) for span, ends in found.items()}
-        for ends in (evened, found):
-            yield self._judged(tuple(ends[span] for span in self.ranges))
+        evened = {span: even_out(self.reach, borders) for span, borders in found.items()}
+        for borders in (evened, found):
+            yield self._judged(tuple(borders[span] for span in self.ranges))
 
     def _shaped(self, best: SlotPlan, limit_ms: float) -> SlotPlan:
         """Let chunk times differ over the first and the last prompt where that is better.
@@ -233,9 +230,9 @@ class SlotSearch:
         last = len(self.ranges) - 1
         for index in dict.fromkeys((0, last)):
             span = self.ranges[index]
-            ramps = Ramps.of_pipeline(self.latency, span[0], best.ends[index][0])
+            ramps = Ramps.of_pipeline(self.latency, span[0], int(best.borders[index][1]))
             own = ramps.at(is_first=index == 0, is_last=index == last)
-            num_chunks = len(best.ends[index])
+            num_chunks = len(best.borders[index]) - 1
             ratios = _SHAPED_CHUNKS[: 3 if num_chunks > _MANY_CHUNKS else None]
             level = [np.ones(round(num_chunks * ratio) or 1) for ratio in ratios]
             grading, shares = 0.0, level[0]
@@ -254,20 +251,19 @@ class SlotSearch:
         self, plan: SlotPlan, index: int, grading: float, shares: FloatArray
     ) -> SlotPlan | None:
         """Return a plan with one prompt cut anew; None if a chunk would be too long to hold."""
-        ends = cut_in_shares(self.reach, self.ranges[index], shares, grading)
-        if ends is None:
+        borders = cut_in_shares(self.reach, self.ranges[index], shares, grading)
+        if borders is None:
             return None
-        return self._judged((*plan.ends[:index], ends, *plan.ends[index + 1 :]))
+        return self._judged((*plan.borders[:index], borders, *plan.borders[index + 1 :]))
 
-    def _judged(self, ends: tuple[Ends, ...]) -> SlotPlan:
+    def _judged(self, borders: tuple[FloatArray, ...]) -> SlotPlan:
         """Return the plan with its figures."""
-        borders = [(start, *own) for (start, _), own in zip(self.ranges, ends, strict=True)]
-        starts = np.array([b for own in borders for b in own[:-1]], dtype=np.float64)
-        stops = np.array([b for own in borders for b in own[1:]], dtype=np.float64)
+        starts = np.concatenate([own[:-1] for own in borders])
+        stops = np.concatenate([own[1:] for own in borders])
         return SlotPlan(
             slot_ms=float(self.reach.chunks_ms(starts, stops).max()),
             finish_ms=plan_finish_ms(self.latency, starts, stops, self.link),
-            ends=ends,
+            borders=borders,
         )
 
 

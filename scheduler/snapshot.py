@@ -26,6 +26,8 @@ class Snapshot:
     """In use; without a route the one asked for."""
     chunk_strategy_reason: str = ""
     """Why it is not the one asked for, in words; empty if it is."""
+    chunk_alignment_tokens: int = 0
+    """What optimal chunks are multiples of when nothing is beside; 0 with another strategy."""
     num_pages: int = 0
     num_free_pages: int = 0
     """That can be handed out now, cached ones included."""
@@ -55,6 +57,7 @@ def snapshot_of(route: Route | None, engine: Snapshot) -> Snapshot:
         engine,
         chunk_strategy=route.choice.strategy,
         chunk_strategy_reason=route.choice.reason,
+        chunk_alignment_tokens=route.chunk_alignment_tokens,
         num_pages=route.pages.num_pages,
         num_free_pages=route.pages.num_free,
         num_cached_pages=route.pages.cached.num_idle,

@@ -252,6 +252,7 @@ class Workers:
                     worker.kv_bytes_per_token * self.registry.page_tokens for worker in self.route
                 ),
                 pool_ids=route.pool_ids,
+                chunk_alignment_tokens=max(each.chunk_alignment_tokens for each in self.route),
             )
         )
 

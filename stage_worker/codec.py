@@ -61,6 +61,7 @@ def hello_message(identity: Identity, *, data_address: str, transport: str) -> p
                 for each in description.backends
             ],
             profile=map(_profile_point, identity.profile),
+            chunk_alignment_tokens=description.chunk_alignment_tokens,
         )
     )
 

@@ -923,6 +923,7 @@ class WorkerInfo(_message.Message):
     OUTBOUND_FIELD_NUMBER: _builtins.int
     DEVICE_FIELD_NUMBER: _builtins.int
     BACKENDS_FIELD_NUMBER: _builtins.int
+    CHUNK_ALIGNMENT_TOKENS_FIELD_NUMBER: _builtins.int
     worker_id: _builtins.str
     """Unique per process start."""
     stage_index: _builtins.int
@@ -933,6 +934,8 @@ class WorkerInfo(_message.Message):
     """KV capacity, in tokens."""
     device: _builtins.str
     """What it computes on: cpu, or the name of a GPU."""
+    chunk_alignment_tokens: _builtins.int
+    """Chunks of a multiple of it keep all of its device busy, in tokens; 0 if no length is better."""
     @_builtins.property
     def layers(self) -> _common_pb2.LayerRange:
         """Layers it holds."""
@@ -956,10 +959,11 @@ class WorkerInfo(_message.Message):
         outbound: Global___LinkInfo | None = ...,
         device: _builtins.str = ...,
         backends: _abc.Iterable[_common_pb2.Backend] | None = ...,
+        chunk_alignment_tokens: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_stage_index", b"_stage_index", "layers", b"layers", "outbound", b"outbound", "stage_index", b"stage_index"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_stage_index", b"_stage_index", "backends", b"backends", "data_address", b"data_address", "device", b"device", "kv_capacity_tokens", b"kv_capacity_tokens", "layers", b"layers", "outbound", b"outbound", "stage_index", b"stage_index", "worker_id", b"worker_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_stage_index", b"_stage_index", "backends", b"backends", "chunk_alignment_tokens", b"chunk_alignment_tokens", "data_address", b"data_address", "device", b"device", "kv_capacity_tokens", b"kv_capacity_tokens", "layers", b"layers", "outbound", b"outbound", "stage_index", b"stage_index", "worker_id", b"worker_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__stage_index: _TypeAlias = _typing.Literal["stage_index"]  # noqa: Y015
     _WhichOneofArgType__stage_index: _TypeAlias = _typing.Literal["_stage_index", b"_stage_index"]  # noqa: Y015
@@ -1140,6 +1144,7 @@ class GetServerInfoResponse(_message.Message):
     FITS_FIELD_NUMBER: _builtins.int
     CHUNK_STRATEGY_REASON_FIELD_NUMBER: _builtins.int
     CACHE_FIELD_NUMBER: _builtins.int
+    CHUNK_ALIGNMENT_TOKENS_FIELD_NUMBER: _builtins.int
     ready: _builtins.bool
     """Whether a route covers every layer."""
     reason: _builtins.str
@@ -1170,6 +1175,10 @@ class GetServerInfoResponse(_message.Message):
     """How often outputs gave their pages to others and waited again, since the scheduler began."""
     chunk_strategy_reason: _builtins.str
     """Why chunk_strategy is not the one asked for, in words; empty if it is."""
+    chunk_alignment_tokens: _builtins.int
+    """Optimal chunks end at multiples of it, in tokens, but for those beside decode rows or other
+    prompts; 0 with another strategy.
+    """
     @_builtins.property
     def missing_layers(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.LayerRange]:
         """Layers that no worker holds."""
@@ -1208,10 +1217,11 @@ class GetServerInfoResponse(_message.Message):
         fits: _abc.Iterable[Global___StageFit] | None = ...,
         chunk_strategy_reason: _builtins.str = ...,
         cache: Global___CacheInfo | None = ...,
+        chunk_alignment_tokens: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["cache", b"cache"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cache", b"cache", "cache_fault", b"cache_fault", "chunk_strategy", b"chunk_strategy", "chunk_strategy_reason", b"chunk_strategy_reason", "chunked_prefill_tokens", b"chunked_prefill_tokens", "epoch", b"epoch", "fits", b"fits", "free_pages", b"free_pages", "missing_layers", b"missing_layers", "num_microbatches_in_flight", b"num_microbatches_in_flight", "num_pages", b"num_pages", "num_preemptions", b"num_preemptions", "num_requests_running", b"num_requests_running", "num_requests_waiting", b"num_requests_waiting", "page_tokens", b"page_tokens", "ready", b"ready", "reason", b"reason", "version", b"version", "workers", b"workers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cache", b"cache", "cache_fault", b"cache_fault", "chunk_alignment_tokens", b"chunk_alignment_tokens", "chunk_strategy", b"chunk_strategy", "chunk_strategy_reason", b"chunk_strategy_reason", "chunked_prefill_tokens", b"chunked_prefill_tokens", "epoch", b"epoch", "fits", b"fits", "free_pages", b"free_pages", "missing_layers", b"missing_layers", "num_microbatches_in_flight", b"num_microbatches_in_flight", "num_pages", b"num_pages", "num_preemptions", b"num_preemptions", "num_requests_running", b"num_requests_running", "num_requests_waiting", b"num_requests_waiting", "page_tokens", b"page_tokens", "ready", b"ready", "reason", b"reason", "version", b"version", "workers", b"workers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

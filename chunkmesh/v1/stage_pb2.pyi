@@ -80,6 +80,7 @@ class Hello(_message.Message):
     DEVICE_FIELD_NUMBER: _builtins.int
     PROFILE_FIELD_NUMBER: _builtins.int
     BACKENDS_FIELD_NUMBER: _builtins.int
+    CHUNK_ALIGNMENT_TOKENS_FIELD_NUMBER: _builtins.int
     protocol_version: _builtins.int
     """Version of this contract; 1."""
     incarnation: _builtins.str
@@ -106,6 +107,8 @@ class Hello(_message.Message):
     """Data-plane transport that it speaks: memory, grpc or ucx."""
     device: _builtins.str
     """What it computes on: cpu, or the name of a GPU."""
+    chunk_alignment_tokens: _builtins.int
+    """Chunks of a multiple of it keep all of its device busy, in tokens; 0 if no length is better."""
     @_builtins.property
     def layers(self) -> _common_pb2.LayerRange:
         """Layers that it holds."""
@@ -142,10 +145,11 @@ class Hello(_message.Message):
         device: _builtins.str = ...,
         profile: _abc.Iterable[Global___ProfilePoint] | None = ...,
         backends: _abc.Iterable[_common_pb2.Backend] | None = ...,
+        chunk_alignment_tokens: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["layers", b"layers"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["backends", b"backends", "config_digest", b"config_digest", "data_address", b"data_address", "device", b"device", "dtype", b"dtype", "embedding_digest", b"embedding_digest", "head_digest", b"head_digest", "hidden_size", b"hidden_size", "incarnation", b"incarnation", "kv_bytes_per_token", b"kv_bytes_per_token", "kv_capacity_tokens", b"kv_capacity_tokens", "layer_digests", b"layer_digests", "layers", b"layers", "model_layers", b"model_layers", "profile", b"profile", "protocol_version", b"protocol_version", "transport", b"transport"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["backends", b"backends", "chunk_alignment_tokens", b"chunk_alignment_tokens", "config_digest", b"config_digest", "data_address", b"data_address", "device", b"device", "dtype", b"dtype", "embedding_digest", b"embedding_digest", "head_digest", b"head_digest", "hidden_size", b"hidden_size", "incarnation", b"incarnation", "kv_bytes_per_token", b"kv_bytes_per_token", "kv_capacity_tokens", b"kv_capacity_tokens", "layer_digests", b"layer_digests", "layers", b"layers", "model_layers", b"model_layers", "profile", b"profile", "protocol_version", b"protocol_version", "transport", b"transport"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

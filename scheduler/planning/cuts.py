@@ -52,6 +52,8 @@ class ChunkSettings:
     """In [0, 1]; of dynamic chunks."""
     max_chunk_ms: float | None = None
     """Longest optimal chunk on a stage; None leaves it to the plan."""
+    chunk_alignment_tokens: int = 0
+    """Optimal chunks are multiples of about so many; 0 leaves it to pages."""
     context_tokens: int | None = None
     """Longest prompt and output together, which dynamic chunks look at; None if it is not known."""
 
@@ -136,6 +138,7 @@ def _optimal(cluster: Cluster, load: PromptLoad, settings: ChunkSettings) -> Cut
         page_tokens=settings.page_tokens,
         max_chunk_ms=settings.max_chunk_ms,
         link=cluster.link,
+        preferred_tokens=settings.chunk_alignment_tokens,
     )
     plan = chunks.cut_all([(0, load.prompt_tokens)] * load.num_requests)
     return Cuts(strategy=Strategy.OPTIMAL, parameters={"slot_ms": plan.slot_ms}, ends=plan.ends)

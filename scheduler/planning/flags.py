@@ -104,6 +104,15 @@ MaxChunkMs = Annotated[
         min=0.001, max=1e9, help="Longest optimal chunk on a stage. Default: as the plan needs."
     ),
 ]
+ChunkAlignment = Annotated[
+    int,
+    typer.Option(
+        min=0,
+        max=1 << 20,
+        help="Lengths that optimal chunks are multiples of, as stages on GPUs tell the scheduler"
+        " (512 on an H200 with 32 heads). Default: pages and 64.",
+    ),
+]
 Strategy = Annotated[
     list[StrategyName] | None,
     typer.Option(help="Show only this one; may be given several times. Default: all."),

@@ -37,6 +37,7 @@ from stage_worker.paged.attention import (
 )
 from stage_worker.paged.operations import Fused, Operations
 from stage_worker.paged.scratch import Scratch
+from stage_worker.paged.waves import wave_tokens
 from stage_worker.stage import Backend
 
 _log = structlog.get_logger(__name__)
@@ -55,6 +56,8 @@ class Chosen:
 
     operations: Operations
     backends: tuple[Backend, ...]
+    chunk_alignment_tokens: int
+    """Chunks of a multiple of it keep all of the device busy; 0 if no length is better."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,7 +119,17 @@ def choose(
         *_special_layers(about, block_gemm),
     )
     _tell(backends, device)
-    return Chosen(operations=operations, backends=backends)
+    return Chosen(
+        operations=operations,
+        backends=backends,
+        chunk_alignment_tokens=0 if prefill else _wave_tokens(config, device),
+    )
+
+
+def _wave_tokens(config: ModelConfig, device: torch.device) -> int:
+    """Return the tokens of which FlashAttention-4 fills the GPU."""
+    num_multiprocessors = torch.cuda.get_device_properties(device).multi_processor_count
+    return wave_tokens(num_multiprocessors=num_multiprocessors, num_heads=config.num_heads)
 
 
 def _why_not_flash(about: _Subject) -> Iterator[str]:

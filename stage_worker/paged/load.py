@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import pathlib
 
 import torch
@@ -65,5 +66,8 @@ def load_paged_stage(
         dtype=compute_dtype,
         device=device,
         backends=(*chosen.backends, *model.backends()),
+    )
+    description = dataclasses.replace(
+        description, chunk_alignment_tokens=chosen.chunk_alignment_tokens
     )
     return PagedStage(config, description, weights, chosen.operations)

@@ -1,14 +1,16 @@
 """`python -m tests.bench strategies`: chunk strategies on the demo, in one run.
 
-A mesh of two one-thread stages for each, side by side and asked in turn. All but `fixed` 512 have
-the demo's settings: no microbatch has more than 256 tokens of prefill. The stages' profile is
-measured anew when the first mesh starts, with nothing else running, and the others read it.
+Meshes of two one-thread stages, side by side and asked in turn. All but `fixed` 512 have the demo's
+settings: no microbatch has more than 256 tokens of prefill. Smaller fixed chunks need no mesh of
+their own: the prompt's chunk_tokens asks for them. The stages' profile is measured anew when the
+first mesh starts, with nothing else running, and the others read it.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import tempfile
 import threading
 import time
@@ -20,12 +22,15 @@ from chunkmesh.cli.generation_client import GenerationClient
 from chunkmesh.cli.local_mesh import LocalMesh
 from chunkmesh.cli.mesh_options import MeshOptions
 from tests.bench.measure import Sample, cell, interleave, pair_ratios, table
-from tests.bench.mesh_client import complete, new_prompt, ttft_s
+from tests.bench.mesh_client import complete, new_prompt
 
-PROMPTS_TOKENS = (1024, 3072)
-_AT_ONCE = 4
-_WARM_UP_TOKENS = 2048
+PROMPT_TOKENS = 1536
+_AT_ONCE = 3
+_AT_ONCE_TOKENS = 512
+_WARM_UP_TOKENS = 1024
 """Enough microbatches for the fits to follow the machine."""
+_LARGEST = 512
+"""Of fixed chunks; the demo's are 256."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,11 +48,10 @@ class Choice:
 
 
 OPTIMAL = Choice(strategy="optimal")
-CHOICES = (
-    OPTIMAL,
-    Choice(strategy="dynamic"),
-    *(Choice(strategy="fixed", chunk_tokens=tokens) for tokens in (64, 128, 256, 512)),
-)
+LARGEST = Choice(strategy="fixed", chunk_tokens=_LARGEST)
+CHOICES = (OPTIMAL, Choice(strategy="dynamic"), Choice(strategy="fixed", chunk_tokens=256), LARGEST)
+SMALLER = tuple(Choice(strategy="fixed", chunk_tokens=tokens) for tokens in (64, 128))
+"""Of one prompt alone, which the mesh of the largest cuts alike if the client says so."""
 
 
 @contextlib.contextmanager
@@ -77,23 +81,32 @@ def _meshes(model_path: Path) -> Iterator[dict[str, LocalMesh]]:
 def compare(model_path: Path, *, rounds: int) -> str:
     """Compare times to the first token of one prompt, and of some at once."""
     with _meshes(model_path) as meshes:
-        tables = [_alone(meshes, num_tokens, rounds=rounds) for num_tokens in PROMPTS_TOKENS]
-        return "\n".join([*tables, _at_once(meshes, rounds=rounds)])
+        return "\n".join([_alone(meshes, rounds=rounds), _at_once(meshes, rounds=rounds)])
 
 
-def _alone(meshes: dict[str, LocalMesh], num_tokens: int, *, rounds: int) -> str:
-    """Compare one prompt's time to its first token, and say how it was cut."""
+def _alone(meshes: dict[str, LocalMesh], *, rounds: int) -> str:
+    """Compare one prompt's time to its first token, and say how it was cut last."""
+    cuts: dict[str, str] = {}
+
+    def first_token_s(choice: Choice) -> float:
+        given = choice in SMALLER and choice.chunk_tokens
+        answer = complete(
+            meshes[str(LARGEST if given else choice)],
+            new_prompt(PROMPT_TOKENS),
+            1,
+            chunk_tokens=[given] if given else (),
+        )
+        sizes = answer.chunk_tokens
+        cuts[str(choice)] = f"{len(sizes)}: {sizes[0]} .. {sizes[-1]}"
+        return answer.ttft_ms / 1000
+
     samples = interleave(
         rounds,
-        {
-            name: lambda mesh=mesh: ttft_s(mesh, num_tokens)  # type: ignore[misc]
-            for name, mesh in meshes.items()
-        },
+        {str(each): functools.partial(first_token_s, each) for each in (*CHOICES, *SMALLER)},
         unit="s",
     )
-    cuts = {name: _cut(mesh, num_tokens) for name, mesh in meshes.items()}
     return table(
-        f"One prompt of {num_tokens} tokens on two one-thread stages"
+        f"One prompt of {PROMPT_TOKENS} tokens on two one-thread stages"
         " (aim: optimal at most 5 % behind the best fixed)",
         ["strategy", "chunks", "TTFT", "prefill", f"{OPTIMAL} against it"],
         [
@@ -101,7 +114,7 @@ def _alone(meshes: dict[str, LocalMesh], num_tokens: int, *, rounds: int) -> str
                 name,
                 cuts[name],
                 cell(sample),
-                f"{num_tokens / sample.median:.0f} tok/s",
+                f"{PROMPT_TOKENS / sample.median:.0f} tok/s",
                 _against(samples, name),
             ]
             for name, sample in samples.items()
@@ -111,13 +124,10 @@ def _alone(meshes: dict[str, LocalMesh], num_tokens: int, *, rounds: int) -> str
 
 def _at_once(meshes: dict[str, LocalMesh], *, rounds: int) -> str:
     """Compare the time until the last of some prompts has its first token."""
-    num_tokens = PROMPTS_TOKENS[0]
+    num_tokens = _AT_ONCE_TOKENS
     samples = interleave(
         rounds,
-        {
-            name: lambda mesh=mesh: _last_ttft_s(mesh, num_tokens)  # type: ignore[misc]
-            for name, mesh in meshes.items()
-        },
+        {name: functools.partial(_last_ttft_s, mesh, num_tokens) for name, mesh in meshes.items()},
         unit="s",
     )
     return table(
@@ -138,12 +148,6 @@ def _at_once(meshes: dict[str, LocalMesh], *, rounds: int) -> str:
 def _against(samples: dict[str, Sample], name: str) -> str:
     """Write how much of another's time optimal takes, in pairs."""
     return "" if name == str(OPTIMAL) else cell(pair_ratios(samples[str(OPTIMAL)], samples[name]))
-
-
-def _cut(mesh: LocalMesh, num_tokens: int) -> str:
-    """Return number, first and last of the chunks of one more prompt."""
-    chunks = complete(mesh, new_prompt(num_tokens), 1).chunk_tokens
-    return f"{len(chunks)}: {chunks[0]} .. {chunks[-1]}"
 
 
 def _last_ttft_s(mesh: LocalMesh, num_tokens: int) -> float:

@@ -21,7 +21,8 @@ from scheduler.chunk_optimal import OptimalChunks
 from scheduler.engine import Engine
 from scheduler.engine_config import CHUNK_STRATEGIES, ChunkStrategyName, EngineConfig
 from scheduler.events import Acked, Arrived, Event, Matched, RequestSpec, RouteFormed
-from scheduler.slot_search import SlotPlan
+from scheduler.slot_plan import SlotPlan
+from tests.bench import planning_time
 from tests.bench.measure import table
 from tests.model_times import h200_pipeline
 from tests.specs import make_spec
@@ -145,7 +146,7 @@ def _live(num_requests: int) -> list[RequestSpec]:
 
 
 def planned(_model_path: Path, *, rounds: int) -> str:
-    """Measure how many microbatches the engine plans a second, all of its work counted."""
+    """Measure how many microbatches are planned a second, all work counted, and what plans take."""
     rows = []
     for num_requests in _NUM_REQUESTS:
         rates: dict[ChunkStrategyName, list[float]] = {name: [] for name in CHUNK_STRATEGIES}
@@ -155,12 +156,13 @@ def planned(_model_path: Path, *, rounds: int) -> str:
                 taken.append(cost.num_microbatches / cost.spent_s)
         cells = [f"{max(taken):.0f} ({min(taken):.0f})" for taken in rates.values()]
         rows.append([str(num_requests), *cells])
-    return table(
+    rates_table = table(
         f"Microbatches planned a second of CPU time, best (worst) of {rounds} runs, {_NUM_STAGES}"
         f" stages, requests of {_PROMPT_TOKENS} + {_NEW_TOKENS} tokens",
         ["live requests", *CHUNK_STRATEGIES],
         rows,
     )
+    return f"{rates_table}\n{planning_time.planned()}"
 
 
 def main() -> None:

@@ -23,15 +23,21 @@ def new_prompt(num_tokens: int) -> list[int]:
 
 
 def complete(
-    mesh: LocalMesh, prompt: Sequence[int], new_tokens: int, *, timeline: bool = False
+    mesh: LocalMesh,
+    prompt: Sequence[int],
+    new_tokens: int,
+    *,
+    timeline: bool = False,
+    chunk_tokens: Sequence[int] = (),
 ) -> pb.GenerateComplete:
-    """Run one greedy request of exactly new_tokens."""
+    """Run one greedy request of exactly new_tokens; chunk_tokens are as in GenerateRequest."""
     request = pb.GenerateRequest(
         input_ids=pb.TokenIds(ids=prompt),
         sampling_params=pb.SamplingParams(
             temperature=0, max_new_tokens=new_tokens, ignore_eos=True
         ),
         return_timeline=timeline,
+        chunk_tokens=chunk_tokens,
     )
     with GenerationClient(HostPort.parse(mesh.scheduler_address)) as client:
         *_, last = client.generate(request)

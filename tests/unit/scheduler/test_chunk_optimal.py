@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
-import time
 
 import pytest
 from hypothesis import example, given, settings
@@ -14,7 +12,9 @@ from scheduler.chunk_optimal import OptimalChunks
 from scheduler.latency_model import PipelineLatency, StageLatency
 from scheduler.pipeline_time import LinkTime
 from scheduler.size_ratios import SizeRatios
+from tests.bench.planning_time import LIMIT_MS, least_ms, pipeline
 from tests.chunk_plans import finish_ms, least_finish_ms, rivals, sizes
+from tests.drawn_latencies import sized_stages, stages
 from tests.layer_table import NUM_LAYERS, OVERHEAD_MS
 
 _LAYER = StageLatency(floor_ms=0.6892, ms_per_token=6.3356e-4, ms_per_pair=1.33311e-8)
@@ -34,30 +34,11 @@ def _uneven(num_stages: int, head_ms: float = 0.0) -> PipelineLatency:
     return PipelineLatency((*stages[:-1], stages[-1].with_overhead(head_ms)))
 
 
-def _terms(least: float, most: float) -> st.SearchStrategy[float]:
-    """Return 0 or anything between two powers of ten."""
-    return st.one_of(st.just(0.0), st.floats(least, most).map(lambda power: 10.0**power))
-
-
-@st.composite
-def _stages(draw: st.DrawFn) -> StageLatency:
-    """Draw a stage whose terms may each be missing, but for the token's and the mesh's own."""
-    ms_per_token = 10.0 ** draw(st.floats(-3, 0))
-    return StageLatency(
-        floor_ms=draw(_terms(-1, 2)),
-        fixed_ms=draw(_terms(-2, 2)),
-        ms_per_prefix_token=ms_per_token * draw(st.sampled_from([0.0, 0.0, 0.01, 0.3, 1.0])),
-        ms_per_token=ms_per_token,
-        ms_per_pair=draw(_terms(-8, -4)),
-        edge_ms=10.0 ** draw(st.floats(-1, 1)),
-    )
-
-
 _STARTS = st.sampled_from([0, 0, 16, 64, 100, 8192, 500_000])
 
 
 @settings(max_examples=150, deadline=None)
-@given(_stages(), st.integers(1, 16), _STARTS, st.integers(1, 64 * 8))
+@given(stages(), st.integers(1, 16), _STARTS, st.integers(1, 64 * 8))
 @example(StageLatency(fixed_ms=0.25, ms_per_token=1e-4), 1, 16, 137)
 @example(
     StageLatency(fixed_ms=10.0, ms_per_prefix_token=1.0, ms_per_token=1.0, ms_per_pair=1e-5),
@@ -78,7 +59,7 @@ def test_no_plan_of_few_cells_is_better(
 
 @settings(max_examples=60, deadline=None)
 @given(
-    _stages(), st.integers(1, 16), _STARTS, st.integers(1, 40_000), st.sampled_from([16, 48, 128])
+    stages(), st.integers(1, 16), _STARTS, st.integers(1, 40_000), st.sampled_from([16, 48, 128])
 )
 @example(StageLatency(ms_per_token=1.0, ms_per_pair=1e-4, edge_ms=0.1), 2, 0, 9131, 16)
 def test_covers_the_prompt_at_aligned_borders(
@@ -95,39 +76,38 @@ def test_covers_the_prompt_at_aligned_borders(
 
 
 @settings(max_examples=60, deadline=None)
-@given(_stages(), st.integers(1, 16), _STARTS, st.integers(1, 40_000))
+@given(stages(), st.integers(1, 16), _STARTS, st.integers(1, 40_000))
 def test_never_behind_fixed_or_dynamic(
     stage: StageLatency, num_stages: int, start: int, tokens: int
 ) -> None:
-    """In the model it plans with, no hand-tuned size is faster: by 0.1 %, as slots are a grid."""
+    """In the model it plans with, no hand-tuned size is faster."""
     latency = PipelineLatency((stage,) * num_stages)
     end = start + tokens
     plan = OptimalChunks(latency=latency, page_tokens=64).cut_all([(start, end)])
     for name, ends in rivals(latency, start // 64 * 64, end, (64, 512, 1024, 4096, 16384), 64):
         own = [border for border in ends if border > start]
-        assert plan.finish_ms <= finish_ms(latency, start, own) * (1 + 1e-3), name
-
-
-@st.composite
-def _sized_stages(draw: st.DrawFn) -> StageLatency:
-    """Draw a stage that is better at some sizes: by up to 10 %, of twice as long each."""
-    first = draw(st.sampled_from([64, 128, 500]))
-    ratios = draw(st.lists(st.floats(0.9, 1.1), min_size=2, max_size=6))
-    tokens = tuple(first << step for step in range(len(ratios)))
-    return dataclasses.replace(
-        draw(_stages()), size_ratios=SizeRatios(tokens=tokens, ratios=tuple(ratios))
-    )
+        assert plan.finish_ms <= finish_ms(latency, start, own) * (1 + 1e-9), name
 
 
 @settings(max_examples=60, deadline=None)
-@given(_sized_stages(), st.integers(1, 16), _STARTS, st.integers(1, 100_000))
+@given(sized_stages(), st.integers(1, 16), _STARTS, st.integers(1, 100_000))
+@example(
+    StageLatency(
+        ms_per_prefix_token=1.0,
+        ms_per_token=1.0,
+        edge_ms=1.0,
+        size_ratios=SizeRatios(tokens=(64, 128), ratios=(1.09375, 1.0)),
+    ),
+    12,
+    16,
+    608,
+)
 def test_never_behind_fixed_or_dynamic_where_sizes_differ(
     stage: StageLatency, num_stages: int, start: int, tokens: int
 ) -> None:
-    """The same with ratios of sizes, in particular behind no fixed size that they are known of.
+    """The same with ratios of sizes, which make some good that nobody would search for.
 
-    Sizes between are searched only so far: of random curves one in 150 is behind some dynamic size
-    by more than 0.1 %, and none of some thousands by 2 %.
+    Behind a hit that ends between two borders rules are out of step with the plan, and not tried.
     """
     latency = PipelineLatency((stage,) * num_stages)
     end = start + tokens
@@ -137,14 +117,13 @@ def test_never_behind_fixed_or_dynamic_where_sizes_differ(
     known = [max(round(size / 64), 1) * 64 for size in stage.size_ratios.tokens]
     for name, ends in rivals(latency, start // 64 * 64, end, (*known, 4096, 16384), 64):
         own = [border for border in ends if border > start]
-        is_known = name.startswith("fixed") and int(name.split()[1]) in known
-        slack = 1e-6 if is_known else 0.02
+        slack = 1e-9 if start % 64 == 0 else 0.02
         assert plan.finish_ms <= finish_ms(latency, start, own) * (1 + slack), name
 
 
 @settings(max_examples=60, deadline=None)
 @given(
-    _sized_stages(), st.integers(1, 16), _STARTS, st.integers(1, 40_000), st.integers(1, 5),
+    sized_stages(), st.integers(1, 16), _STARTS, st.integers(1, 40_000), st.integers(1, 5),
     st.floats(0, 3),
 )  # fmt: skip
 def test_promises_hold_where_sizes_differ(
@@ -302,12 +281,9 @@ def test_model_without_any_cost_of_a_chunk() -> None:
     assert 4096 > len(OptimalChunks(latency=nothing, page_tokens=1).cut(0, 1_000_000))
 
 
-def test_a_million_tokens_are_planned_at_once() -> None:
-    """At most 50 ms of CPU time on an idle machine; ten times that fails anywhere."""
-    strategy = OptimalChunks(latency=_even(4), page_tokens=128)
-    took_s = []
-    for _ in range(3):
-        began_s = time.process_time()
-        strategy.cut(0, 1_048_576)
-        took_s.append(time.process_time() - began_s)
-    assert min(took_s) < 0.5
+@pytest.mark.parametrize("has_sizes", [False, True])
+@pytest.mark.parametrize("num_stages", [1, 4, 8])
+def test_a_million_tokens_are_planned_at_once(num_stages: int, *, has_sizes: bool) -> None:
+    """At most 50 ms of CPU time on an idle machine; five times that fails anywhere."""
+    latency = pipeline(num_stages, is_even=False, has_sizes=has_sizes)
+    assert least_ms(latency, 1 << 20) < 5 * LIMIT_MS
