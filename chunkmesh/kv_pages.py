@@ -14,13 +14,14 @@ import numpy as np
 import numpy.typing as npt
 
 from chunkmesh.errors import CacheFault
-from chunkmesh.kv_connection import Command, KvConnection, Refused
+from chunkmesh.kv_connection import KvConnection
+from chunkmesh.kv_wire import Command, Refused
 from chunkmesh.page_record import RECORD_FIELD, EncodedPage, PageFormat, layer_field
+from chunkmesh.page_room import PageRoom
 from chunkmesh.stored_page import (
     KEY_PREFIX,
     PageRead,
     StoredPage,
-    decode_page,
     describe_page,
     key_digest,
     page_key,
@@ -79,21 +80,15 @@ class KvPages:
         layer_bytes = reading.form.layer_bytes
         fields = [layer_field(reading.first_layer + index) for index in range(num_layers)]
         step = max(1, MAX_COMMAND_BYTES // layer_bytes)
-        groups = [fields[start : start + step] for start in range(0, num_layers, step)]
+        groups = [slice(start, start + step) for start in range(0, num_layers, step)]
         for batch in _batches(indices, [num_layers * layer_bytes] * len(indices)):
             keys = [page_key(reading.digests[index]) for index in batch]
             self._connection.send(
-                [(b"HMGET", key, RECORD_FIELD, *group) for key in keys for group in groups]
+                [(b"HMGET", key, RECORD_FIELD, *fields[group]) for key in keys for group in groups]
             )
             yield
             for index in batch:
-                reading.reads[index] = decode_page(
-                    reading.digests[index],
-                    reading.form,
-                    reading.first_layer,
-                    self._page_values(len(groups)),
-                    reading.into[index],
-                )
+                reading.reads[index] = self._read_page(reading, index, groups)
 
     def unlink(self, keys: Sequence[bytes], deleted: list[bytes]) -> Iterator[None]:
         """Delete pages, in steps; add the keys of those that were there to deleted."""
@@ -138,14 +133,17 @@ class KvPages:
         replies = [self._connection.reply() for _ in range(num_replies)]
         return not any(isinstance(reply, Refused) for reply in replies) and replies[-1] == 1
 
-    def _page_values(self, num_replies: int) -> list[bytes | None]:
-        """Read one page's HMGET replies; the record of the first stands for all."""
-        values: list[bytes | None] = []
-        for _ in range(num_replies):
-            reply = self._connection.value()
-            found = reply if isinstance(reply, list) else [None]
-            values += found if not values else found[1:]
-        return values
+    def _read_page(self, reading: Reading, index: int, groups: Sequence[slice]) -> PageRead:
+        """Read one page's HMGET replies, each of which has the record first."""
+        room = PageRoom(
+            reading.digests[index], reading.form, reading.first_layer, reading.into[index]
+        )
+        record: int | None = None
+        layers: list[int | None] = []
+        for group in groups:
+            record, *lengths = self._connection.read_values([(room.record,), *room.layers[group]])
+            layers += lengths
+        return room.check([record, *layers])
 
 
 def _write_commands(page: EncodedPage, page_ttl_s: int) -> list[Command]:

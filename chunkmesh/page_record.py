@@ -23,6 +23,7 @@ _VERSION = 2
 _RECORD = struct.Struct("<4sHBxIIIQ32s32s")
 _RECORD_MAGIC = b"CMPG"
 _CHECKSUM = struct.Struct("<Q")
+RECORD_BYTES = _RECORD.size + _CHECKSUM.size
 _LAYER = struct.Struct("<2sHIQ")
 _LAYER_MAGIC = b"CL"
 _DTYPE_CODES = {"float32": 1, "bfloat16": 2, "float16": 3}
@@ -88,9 +89,9 @@ def encode_record(digest: bytes, record: PageRecord) -> bytes:
     return body + _CHECKSUM.pack(_checksum(digest, body))
 
 
-def decode_record(digest: bytes, value: bytes) -> PageRecord | None:
+def decode_record(digest: bytes, value: bytes | memoryview) -> PageRecord | None:
     """Return the record, or None if the value is not exactly what this version writes."""
-    if len(value) != _RECORD.size + _CHECKSUM.size:
+    if len(value) != RECORD_BYTES:
         return None
     body = value[: _RECORD.size]
     if _CHECKSUM.unpack(value[_RECORD.size :]) != (_checksum(digest, body),):
@@ -122,26 +123,12 @@ def encode_layer(digest: bytes, layer: int, data: Bytes) -> memoryview:
     return value.data
 
 
-def decode_layer(digest: bytes, layer: int, value: bytes | memoryview, into: Bytes) -> bool:
-    """Check one layer's value and copy it into a flat buffer of exactly layer_bytes.
-
-    Returns whether the value is sound; into is unchanged if it is not.
-    """
-    if not is_sound_layer(digest, layer, value, layer_bytes=into.nbytes):
-        return False
-    into[:] = np.frombuffer(memoryview(value)[LAYER_HEADER_BYTES:], dtype=np.uint8)
-    return True
-
-
 def is_sound_layer(
-    digest: bytes, layer: int, value: bytes | memoryview, *, layer_bytes: int
+    digest: bytes, layer: int, header: bytes | memoryview, payload: bytes | memoryview
 ) -> bool:
-    """Check one layer's value as decode_layer does, without copying it."""
-    if len(value) != LAYER_HEADER_BYTES + layer_bytes:
-        return False
-    payload = memoryview(value)[LAYER_HEADER_BYTES:]
+    """Check one layer's value, cut behind its header of LAYER_HEADER_BYTES."""
     expected = (_LAYER_MAGIC, _VERSION, layer, _checksum(digest, payload, layer))
-    return _LAYER.unpack_from(value) == expected
+    return _LAYER.unpack(header) == expected
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

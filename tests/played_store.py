@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 
 from chunkmesh.errors import CacheFault
 from chunkmesh.page_record import Bytes, EncodedPage, PageFormat
-from chunkmesh.stored_page import PageRead, decode_page
-from tests.page_samples import FORM, chain, layer_data
+from chunkmesh.stored_page import PageRead
+from tests.page_samples import FORM, chain, layer_data, read_page
 
 LAYERS = range(1, 3)
 PAGE_BYTES = len(LAYERS) * FORM.layer_bytes
@@ -45,7 +45,7 @@ class PlayedStore:
         for digest, room in zip(digests, into, strict=True):
             page = self.pages.get(digest)
             values = (page.record, *(bytes(v) for _, v in page.layers)) if page else (None,)
-            reads.append(decode_page(digest, form, first_layer, values, room))
+            reads.append(read_page(digest, form, first_layer, values, room))
         return tuple(reads)
 
     def close(self) -> None:
