@@ -111,12 +111,37 @@ def decode_record(digest: bytes, value: bytes | memoryview) -> PageRecord | None
     return PageRecord(format=form, namespace=namespace, parent=parent, page_index=page_index)
 
 
-def encode_layer(digest: bytes, layer: int, data: Bytes) -> memoryview:
+class PageMemory:
+    """Memory that values are encoded into, kept for the next ones; for one thread.
+
+    Fresh memory has to be mapped by the system, which takes several times as long as the copy.
+    """
+
+    def __init__(self) -> None:
+        """Have none yet."""
+        self._values: list[Bytes] = []
+        self._num_taken = 0
+
+    def clear(self) -> None:
+        """Take back all that was handed out; nobody may use it any more."""
+        self._num_taken = 0
+
+    def take(self, num_bytes: int) -> Bytes:
+        """Hand out memory with any contents, until the next clear."""
+        if self._num_taken == len(self._values):
+            self._values.append(np.empty(num_bytes, dtype=np.uint8))
+        elif len(self._values[self._num_taken]) != num_bytes:
+            self._values[self._num_taken] = np.empty(num_bytes, dtype=np.uint8)
+        self._num_taken += 1
+        return self._values[self._num_taken - 1]
+
+
+def encode_layer(digest: bytes, layer: int, data: Bytes, memory: PageMemory) -> memoryview:
     """Return the value of one layer: a copy of flat data behind its header.
 
     Sound only if nobody writes data meanwhile; the copy then stands on its own.
     """
-    value = np.empty(LAYER_HEADER_BYTES + data.nbytes, dtype=np.uint8)
+    value = memory.take(LAYER_HEADER_BYTES + data.nbytes)
     value[LAYER_HEADER_BYTES:] = data
     checksum = _checksum(digest, value[LAYER_HEADER_BYTES:].data, layer)
     _LAYER.pack_into(value.data, 0, _LAYER_MAGIC, _VERSION, layer, checksum)
@@ -133,7 +158,7 @@ def is_sound_layer(
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class EncodedPage:
-    """A page of some layers, ready to be written; owns its bytes."""
+    """A page of some layers, ready to be written."""
 
     digest: bytes
     record: bytes
@@ -159,13 +184,20 @@ class EncodedPage:
 
 
 def encode_page(
-    digest: bytes, record: PageRecord, layers: Iterable[tuple[int, Bytes]]
+    digest: bytes,
+    record: PageRecord,
+    layers: Iterable[tuple[int, Bytes]],
+    memory: PageMemory | None = None,
 ) -> EncodedPage:
-    """Return a page of some (layer, flat data) in ascending order, copied as by encode_layer."""
+    """Return a page of some (layer, flat data) in ascending order, copied as by encode_layer.
+
+    It is good until memory is cleared; without memory it has its own.
+    """
+    memory = memory or PageMemory()
     return EncodedPage(
         digest=digest,
         record=encode_record(digest, record),
-        layers=tuple((layer, encode_layer(digest, layer, data)) for layer, data in layers),
+        layers=tuple((layer, encode_layer(digest, layer, data, memory)) for layer, data in layers),
     )
 
 

@@ -60,10 +60,11 @@ def read_page(
 ) -> PageRead:
     """Fill a room with values (record, then layers) as a reader of replies does; check it."""
     room = PageRoom(digest, form, first_layer, into)
-    for value, parts in zip(values, [(room.record,), *room.layers], strict=False):
+    layers = range(len(into))
+    for value, parts in zip(values, room.parts(layers), strict=False):
         if value is not None and len(value) == sum(map(len, parts)):
             start = 0
             for part in parts:
                 part[:] = value[start : start + len(part)]
                 start += len(part)
-    return room.check([None if value is None else len(value) for value in values])
+    return room.check(layers, [None if value is None else len(value) for value in values])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 from collections.abc import Callable, Sequence
 
@@ -29,11 +30,13 @@ class PlayedStore:
         self.closed = False
 
     def write_pages(self, pages: Sequence[EncodedPage]) -> tuple[bool, ...]:
-        """Keep pages."""
+        """Keep copies of pages, whose memory is used again."""
         self._enter()
         if self.full:
             return (False,) * len(pages)
-        self.pages.update({page.digest: page for page in pages})
+        for page in pages:
+            layers = tuple((layer, memoryview(bytes(value))) for layer, value in page.layers)
+            self.pages[page.digest] = dataclasses.replace(page, layers=layers)
         return (True,) * len(pages)
 
     def read_pages(

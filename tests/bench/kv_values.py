@@ -15,12 +15,14 @@ import redis
 
 from chunkmesh.kv_pages import MAX_BATCH_BYTES
 from chunkmesh.kv_store import KvStore
-from chunkmesh.page_record import PageFormat, PageRecord, encode_page
+from chunkmesh.page_record import PageFormat, PageMemory, PageRecord, encode_page
 from tests.page_samples import NAMESPACE, chain, parents
 
 NUM_LAYERS = 8
 """Of a page; each is a value of its own."""
 TOTAL_BYTES = 128 << 20
+
+_Encodable = bytes | bytearray | memoryview | str | int | float
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,12 +69,14 @@ class Pages:
         self._digests = chain(values.num_pages)
         shape = (values.num_pages, NUM_LAYERS, values.layer_bytes)
         self._pool = np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)
+        self._memory = PageMemory()
         self._staging = np.zeros(shape, dtype=np.uint8)
 
     def write(self) -> None:
         """Write all pages."""
         before = parents(self._digests)
         for batch in self._values.batches():
+            self._memory.clear()
             encoded = [
                 encode_page(
                     self._digests[index],
@@ -83,6 +87,7 @@ class Pages:
                         page_index=index,
                     ),
                     enumerate(self._pool[index]),
+                    self._memory,
                 )
                 for index in range(batch.start, batch.stop)
             ]
@@ -138,7 +143,9 @@ class Pipelined:
     def __init__(self, values: Values, url: str) -> None:
         self._values = values
         self._client = redis.Redis.from_url(url, protocol=2)
-        self._page = {str(layer): value for layer, value in enumerate(_layers(values))}
+        self._page: dict[_Encodable, _Encodable] = {
+            str(layer): value for layer, value in enumerate(_layers(values))
+        }
 
     def write(self) -> None:
         """Write all pages."""
