@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import pathlib
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Literal, Protocol
 
 from tests.bench import machine
@@ -33,31 +34,39 @@ class _Client(Protocol):
     def close(self) -> None: ...
 
 
-def _measure(
-    values: Values, clients: dict[str, _Client], direction: _Direction, rounds: int
-) -> dict[str, Sample]:
-    """Return the GB/s of each client, after a round for nothing."""
+def _calls(clients: Mapping[str, _Client], direction: _Direction) -> dict[str, Callable[[], None]]:
+    """Return each client's call, after one for nothing."""
     calls: dict[str, Callable[[], None]] = {
         name: client.write if direction == "write" else client.read
         for name, client in clients.items()
     }
-    work = {name: _rate(values, call) for name, call in calls.items()}
-    interleave(1, work, unit="GB/s")
+    for call in calls.values():
+        call()
+    return calls
+
+
+def _rates(values: Values, calls: dict[str, Callable[[], None]], rounds: int) -> dict[str, Sample]:
+    work: dict[str, Callable[[], float]] = {
+        name: functools.partial(values.rate, call) for name, call in calls.items()
+    }
     return interleave(rounds, work, unit="GB/s")
 
 
-def _rate(values: Values, call: Callable[[], None]) -> Callable[[], float]:
-    return lambda: values.rate(call)
+def _costs(values: Values, calls: dict[str, Callable[[], None]], rounds: int) -> dict[str, Sample]:
+    work: dict[str, Callable[[], float]] = {
+        name: functools.partial(values.cost, call) for name, call in calls.items()
+    }
+    return interleave(rounds, work, unit="ms")
 
 
-def _faster(one: Sample, other: Sample) -> Sample:
-    """Return the better of two in each round."""
-    values = tuple(map(max, one.values, other.values))
-    return Sample(name="bare", values=values, unit=one.unit)
+def _best(of: dict[str, Sample], pick: Callable[[float, float], float]) -> Sample:
+    """Return the better one of the two bare loops in each round."""
+    values = tuple(map(pick, of["one"].values, of["many"].values))
+    return Sample(name="bare", values=values, unit=of["one"].unit)
 
 
 def against_bare(url: str, name: str, rounds: int) -> str:
-    """Compare with redis-py, value by value and in pipelines; the faster of each round counts."""
+    """Compare with redis-py, value by value and in pipelines; the better of each round counts."""
     rows = []
     for layer_kib in LAYER_KIB:
         values = Values(layer_bytes=layer_kib << 10)
@@ -65,19 +74,23 @@ def against_bare(url: str, name: str, rounds: int) -> str:
         one, many = OneByOne(values, url), Pipelined(values, url)
         clients: dict[str, _Client] = {"pages": pages, "one": one, "many": many}
         for direction in _DIRECTIONS:
-            rates = _measure(values, clients, direction, rounds)
-            ratios = pair_ratios(rates["pages"], _faster(rates["one"], rates["many"]))
+            calls = _calls(clients, direction)
+            rates, costs = _rates(values, calls, rounds), _costs(values, calls, rounds)
             rows.append(
                 [
                     f"{direction}, {layer_kib} KiB",
                     *(cell(rates[name]) for name in clients),
-                    cell(ratios),
+                    cell(pair_ratios(rates["pages"], _best(rates, max))),
+                    cell(pair_ratios(costs["pages"], _best(costs, min))),
                 ]
             )
         pages.check()
         for client in clients.values():
             client.close()
-    header = (f"{name}, {NUM_LAYERS} values a page", "pages", "SET, GET", "HSET, HMGET", "ratio")
+    header = (
+        *(f"{name}, {NUM_LAYERS} values a page", "pages", "SET, GET", "HSET, HMGET"),
+        *("bandwidth: pages / better", "client's time: pages / better"),
+    )
     return table("Page store against bare redis-py", header, rows)
 
 
@@ -90,7 +103,7 @@ def shards(servers: list[Valkey], rounds: int) -> str:
         one, all_of_them = Pages(values, urls[:1]), Pages(values, urls)
         clients: dict[str, _Client] = {"one": one, "all": all_of_them}
         for direction in _DIRECTIONS:
-            rates = _measure(values, clients, direction, rounds)
+            rates = _rates(values, _calls(clients, direction), rounds)
             ratios = pair_ratios(rates["all"], rates["one"])
             cells = (cell(rates["one"]), cell(rates["all"]), cell(ratios))
             rows.append([f"{direction}, {layer_kib} KiB", *cells])

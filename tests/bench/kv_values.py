@@ -56,8 +56,13 @@ class Values:
         """Return the GB/s of a call that moves all pages."""
         started_s = time.perf_counter()
         call()
-        moved = self.num_pages * NUM_LAYERS * self.layer_bytes
-        return moved / 1e9 / (time.perf_counter() - started_s)
+        return TOTAL_BYTES / 1e9 / (time.perf_counter() - started_s)
+
+    def cost(self, call: Callable[[], object]) -> float:
+        """Return the ms of processor time that this process takes for a GB."""
+        started_s = time.process_time()
+        call()
+        return 1e3 * (time.process_time() - started_s) / (TOTAL_BYTES / 1e9)
 
 
 class Pages:
