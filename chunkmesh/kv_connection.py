@@ -7,7 +7,7 @@ so its reply can never be read as the answer to the next one. The next call conn
 from __future__ import annotations
 
 import contextlib
-import dataclasses
+import socket
 import urllib.parse
 from collections.abc import Iterator, Sequence
 from typing import Protocol, TypeVar, cast
@@ -25,28 +25,21 @@ from redis.exceptions import (
 from redis.retry import Retry
 
 from chunkmesh.errors import CacheFault, ConfigError
+from chunkmesh.kv_wire import Command, Refused, ValueReader, pack, send_parts
 
 _READ_BYTES = 1 << 20
-_UNCOPIED_BYTES = 16 << 10
 _ELSEWHERE = (MovedError, AskError, TryAgainError, ClusterDownError)
 """How a cluster says that a key is not, or not yet, on the server that was asked."""
 
-Command = Sequence[bytes | memoryview]
 _T = TypeVar("_T")
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Refused:
-    """A command that the server did not do."""
-
-    text: str
-    """Its words, which begin with a code such as OOM."""
 
 
 class _Connection(Protocol):
     """The part of redis-py's connections in use; they carry no types."""
 
-    def send_packed_command(self, command: Iterator[bytes | memoryview]) -> None: ...
+    def connect(self) -> None: ...
+
+    def _get_socket(self) -> socket.socket: ...
 
     def read_response(self) -> object: ...
 
@@ -83,6 +76,8 @@ class KvConnection:
         self._timeout_s = timeout_s
         self._connected = False
         """Whether an exchange has ended well on this connection."""
+        self._values: ValueReader | None = None
+        """Of this exchange, once it has read values; then it reads nothing else."""
 
     @property
     def name(self) -> str:
@@ -115,8 +110,10 @@ class KvConnection:
             CacheFault: the server does not answer, or refuses.
         """
         self._connected = False
+        self._values = None
         try:
             yield
+            self._check_end()
         except (RedisError, OSError) as error:
             self._connection.disconnect()
             raise CacheFault(f"Redis {self.name}: {error}") from error
@@ -127,7 +124,21 @@ class KvConnection:
 
     def send(self, commands: Sequence[Command]) -> None:
         """Send commands; each has a reply to be read."""
-        self._connection.send_packed_command(_pack(commands))
+        self._connection.connect()
+        send_parts(self._socket(), pack(commands))
+
+    def read_values(self, rooms: Sequence[Sequence[memoryview]]) -> list[int | None]:
+        """Read a reply of one value for each room into it, as ValueReader.read does.
+
+        A key of another type is as good as none.
+        """
+        if self._values is None:
+            self._values = ValueReader(self._socket())
+        reply = self._values.read(rooms)
+        if not isinstance(reply, Refused):
+            return reply
+        self._check(reply)
+        return [None] * len(rooms)
 
     def reply(self) -> object:
         """Read a reply; a refusal comes as Refused.
@@ -135,6 +146,7 @@ class KvConnection:
         Raises:
             CacheFault: the key is on another server of the cluster.
         """
+        assert self._values is None, "what follows the values may be in their buffer"
         try:
             return self._connection.read_response()
         except _ELSEWHERE as error:
@@ -147,9 +159,8 @@ class KvConnection:
         """Read a reply; a key of another type is as good as none."""
         reply = self.reply()
         if isinstance(reply, Refused):
-            if reply.text.startswith("WRONGTYPE"):
-                return None
-            raise CacheFault(f"Redis {self.name}: {reply.text}")
+            self._check(reply)
+            return None
         return reply
 
     def call(self, command: Command, kind: type[_T]) -> _T:
@@ -170,19 +181,15 @@ class KvConnection:
         except (RedisError, OSError):
             return True
 
+    def _check_end(self) -> None:
+        """Raise a CacheFault if the server said more than it was asked."""
+        if self._values is not None and not self._values.is_done:
+            raise CacheFault(f"Redis {self.name}: more was answered than asked")
 
-def _pack(commands: Sequence[Command]) -> Iterator[bytes | memoryview]:
-    """Yield the wire form; large values as they are, so that they are not copied."""
-    small: list[bytes | memoryview] = []
-    for command in commands:
-        small.append(b"*%d\r\n" % len(command))
-        for part in command:
-            small.append(b"$%d\r\n" % len(part))
-            if len(part) >= _UNCOPIED_BYTES:
-                yield b"".join(small)
-                yield part
-                small = []
-            else:
-                small.append(part)
-            small.append(b"\r\n")
-    yield b"".join(small)
+    def _check(self, refused: Refused) -> None:
+        """Raise a CacheFault, unless a key was only of another type."""
+        if not refused.text.startswith("WRONGTYPE"):
+            raise CacheFault(f"Redis {self.name}: {refused.text}")
+
+    def _socket(self) -> socket.socket:
+        return self._connection._get_socket()  # noqa: SLF001 - redis-py shows it nowhere else

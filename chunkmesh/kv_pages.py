@@ -7,6 +7,7 @@ the server answered to the step before, and sends it more to do.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Iterator, Sequence
 from typing import TypeVar
 
@@ -14,13 +15,14 @@ import numpy as np
 import numpy.typing as npt
 
 from chunkmesh.errors import CacheFault
-from chunkmesh.kv_connection import Command, KvConnection, Refused
+from chunkmesh.kv_connection import KvConnection
+from chunkmesh.kv_wire import Command, Refused
 from chunkmesh.page_record import RECORD_FIELD, EncodedPage, PageFormat, layer_field
+from chunkmesh.page_room import PageRoom
 from chunkmesh.stored_page import (
     KEY_PREFIX,
     PageRead,
     StoredPage,
-    decode_page,
     describe_page,
     key_digest,
     page_key,
@@ -28,8 +30,11 @@ from chunkmesh.stored_page import (
 
 MAX_COMMAND_BYTES = 4 << 20
 MAX_BATCH_BYTES = 16 << 20
+_AHEAD_BYTES = 1 << 20
 _BATCH_KEYS = 500
 
+_Piece = tuple[int, range]
+"""Index of a page, and some of its layers."""
 _T = TypeVar("_T")
 
 
@@ -55,6 +60,17 @@ class Reading:
     reads: list[PageRead]
     """One for each page, filled in."""
 
+    def room(self, index: int) -> PageRoom:
+        """Return the room of a page."""
+        return PageRoom(self.digests[index], self.form, self.first_layer, self.into[index])
+
+    def pieces(self) -> Iterator[range]:
+        """Cut a page into layers, from 0, that are read with one command."""
+        num_layers = self.into.shape[1]
+        step = max(1, _AHEAD_BYTES // self.form.layer_bytes)
+        for start in range(0, num_layers, step):
+            yield range(start, min(start + step, num_layers))
+
 
 class KvPages:
     """Page commands over one connection, to be called inside its exchanges."""
@@ -66,7 +82,7 @@ class KvPages:
     def write(self, writing: Writing, indices: Sequence[int]) -> Iterator[None]:
         """Write some of the pages and their expiry, in steps."""
         sizes = [writing.pages[index].num_bytes for index in indices]
-        for batch in _batches(indices, sizes):
+        for batch in _batches(indices, sizes, MAX_BATCH_BYTES):
             groups = [_write_commands(writing.pages[index], writing.page_ttl_s) for index in batch]
             self._connection.send([command for group in groups for command in group])
             yield
@@ -74,26 +90,22 @@ class KvPages:
                 writing.stored[index] = self._accepted(len(group))
 
     def read(self, reading: Reading, indices: Sequence[int]) -> Iterator[None]:
-        """Read some of the pages, in steps."""
-        num_layers = reading.into.shape[1]
-        layer_bytes = reading.form.layer_bytes
-        fields = [layer_field(reading.first_layer + index) for index in range(num_layers)]
-        step = max(1, MAX_COMMAND_BYTES // layer_bytes)
-        groups = [fields[start : start + step] for start in range(0, num_layers, step)]
-        for batch in _batches(indices, [num_layers * layer_bytes] * len(indices)):
-            keys = [page_key(reading.digests[index]) for index in batch]
-            self._connection.send(
-                [(b"HMGET", key, RECORD_FIELD, *group) for key in keys for group in groups]
-            )
+        """Read some of the pages, in steps, a batch of values ahead of those that are waited for.
+
+        More would not come sooner, and would have the server keep replies in memory.
+        """
+        rooms = {index: reading.room(index) for index in indices}
+        pieces = [(index, layers) for index in indices for layers in reading.pieces()]
+        sizes = [len(layers) * reading.form.layer_bytes for _, layers in pieces]
+        batches = list(_batches(pieces, sizes, _AHEAD_BYTES))
+        self._ask(reading, batches[0])
+        for batch, following in itertools.zip_longest(batches, batches[1:], fillvalue=()):
+            self._ask(reading, following)
             yield
-            for index in batch:
-                reading.reads[index] = decode_page(
-                    reading.digests[index],
-                    reading.form,
-                    reading.first_layer,
-                    self._page_values(len(groups)),
-                    reading.into[index],
-                )
+            for index, layers in batch:
+                room = rooms[index]
+                lengths = self._connection.read_values(room.parts(layers))
+                reading.reads[index] = room.check(layers, lengths)
 
     def unlink(self, keys: Sequence[bytes], deleted: list[bytes]) -> Iterator[None]:
         """Delete pages, in steps; add the keys of those that were there to deleted."""
@@ -138,14 +150,17 @@ class KvPages:
         replies = [self._connection.reply() for _ in range(num_replies)]
         return not any(isinstance(reply, Refused) for reply in replies) and replies[-1] == 1
 
-    def _page_values(self, num_replies: int) -> list[bytes | None]:
-        """Read one page's HMGET replies; the record of the first stands for all."""
-        values: list[bytes | None] = []
-        for _ in range(num_replies):
-            reply = self._connection.value()
-            found = reply if isinstance(reply, list) else [None]
-            values += found if not values else found[1:]
-        return values
+    def _ask(self, reading: Reading, pieces: Sequence[_Piece]) -> None:
+        """Send for some layers of some pages, each with the page's record."""
+        self._connection.send(
+            [
+                (
+                    *(b"HMGET", page_key(reading.digests[index]), RECORD_FIELD),
+                    *(layer_field(reading.first_layer + layer) for layer in layers),
+                )
+                for index, layers in pieces
+            ]
+        )
 
 
 def _write_commands(page: EncodedPage, page_ttl_s: int) -> list[Command]:
@@ -157,12 +172,12 @@ def _write_commands(page: EncodedPage, page_ttl_s: int) -> list[Command]:
     return commands
 
 
-def _batches(items: Sequence[_T], sizes: Sequence[int]) -> Iterator[list[_T]]:
-    """Cut items into lists of at most MAX_BATCH_BYTES, or of one item."""
+def _batches(items: Sequence[_T], sizes: Sequence[int], max_bytes: int) -> Iterator[Sequence[_T]]:
+    """Cut items into lists of at most max_bytes, or of one item."""
     batch: list[_T] = []
     num_bytes = 0
     for item, size in zip(items, sizes, strict=True):
-        if batch and num_bytes + size > MAX_BATCH_BYTES:
+        if batch and num_bytes + size > max_bytes:
             yield batch
             batch, num_bytes = [], 0
         batch.append(item)

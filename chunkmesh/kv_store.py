@@ -14,9 +14,10 @@ import numpy as np
 import numpy.typing as npt
 
 from chunkmesh.errors import CacheFault, ConfigError
-from chunkmesh.kv_connection import Command, KvConnection
+from chunkmesh.kv_connection import KvConnection
 from chunkmesh.kv_pages import KvPages, Reading, Writing
 from chunkmesh.kv_servers import ServerInfo, Servers, describe_servers, find_servers
+from chunkmesh.kv_wire import Command
 from chunkmesh.page_record import EncodedPage, PageFormat
 from chunkmesh.stored_page import PageRead, StoredPage, page_key
 

@@ -23,6 +23,7 @@ _VERSION = 2
 _RECORD = struct.Struct("<4sHBxIIIQ32s32s")
 _RECORD_MAGIC = b"CMPG"
 _CHECKSUM = struct.Struct("<Q")
+RECORD_BYTES = _RECORD.size + _CHECKSUM.size
 _LAYER = struct.Struct("<2sHIQ")
 _LAYER_MAGIC = b"CL"
 _DTYPE_CODES = {"float32": 1, "bfloat16": 2, "float16": 3}
@@ -88,9 +89,9 @@ def encode_record(digest: bytes, record: PageRecord) -> bytes:
     return body + _CHECKSUM.pack(_checksum(digest, body))
 
 
-def decode_record(digest: bytes, value: bytes) -> PageRecord | None:
+def decode_record(digest: bytes, value: bytes | memoryview) -> PageRecord | None:
     """Return the record, or None if the value is not exactly what this version writes."""
-    if len(value) != _RECORD.size + _CHECKSUM.size:
+    if len(value) != RECORD_BYTES:
         return None
     body = value[: _RECORD.size]
     if _CHECKSUM.unpack(value[_RECORD.size :]) != (_checksum(digest, body),):
@@ -110,43 +111,54 @@ def decode_record(digest: bytes, value: bytes) -> PageRecord | None:
     return PageRecord(format=form, namespace=namespace, parent=parent, page_index=page_index)
 
 
-def encode_layer(digest: bytes, layer: int, data: Bytes) -> memoryview:
+class PageMemory:
+    """Memory that values are encoded into, kept for the next ones; for one thread.
+
+    Fresh memory has to be mapped by the system, which takes several times as long as the copy.
+    """
+
+    def __init__(self) -> None:
+        """Have none yet."""
+        self._values: list[Bytes] = []
+        self._num_taken = 0
+
+    def clear(self) -> None:
+        """Take back all that was handed out; nobody may use it any more."""
+        self._num_taken = 0
+
+    def take(self, num_bytes: int) -> Bytes:
+        """Hand out memory with any contents, until the next clear."""
+        if self._num_taken == len(self._values):
+            self._values.append(np.empty(num_bytes, dtype=np.uint8))
+        elif len(self._values[self._num_taken]) != num_bytes:
+            self._values[self._num_taken] = np.empty(num_bytes, dtype=np.uint8)
+        self._num_taken += 1
+        return self._values[self._num_taken - 1]
+
+
+def encode_layer(digest: bytes, layer: int, data: Bytes, memory: PageMemory) -> memoryview:
     """Return the value of one layer: a copy of flat data behind its header.
 
     Sound only if nobody writes data meanwhile; the copy then stands on its own.
     """
-    value = np.empty(LAYER_HEADER_BYTES + data.nbytes, dtype=np.uint8)
+    value = memory.take(LAYER_HEADER_BYTES + data.nbytes)
     value[LAYER_HEADER_BYTES:] = data
     checksum = _checksum(digest, value[LAYER_HEADER_BYTES:].data, layer)
     _LAYER.pack_into(value.data, 0, _LAYER_MAGIC, _VERSION, layer, checksum)
     return value.data
 
 
-def decode_layer(digest: bytes, layer: int, value: bytes | memoryview, into: Bytes) -> bool:
-    """Check one layer's value and copy it into a flat buffer of exactly layer_bytes.
-
-    Returns whether the value is sound; into is unchanged if it is not.
-    """
-    if not is_sound_layer(digest, layer, value, layer_bytes=into.nbytes):
-        return False
-    into[:] = np.frombuffer(memoryview(value)[LAYER_HEADER_BYTES:], dtype=np.uint8)
-    return True
-
-
 def is_sound_layer(
-    digest: bytes, layer: int, value: bytes | memoryview, *, layer_bytes: int
+    digest: bytes, layer: int, header: bytes | memoryview, payload: bytes | memoryview
 ) -> bool:
-    """Check one layer's value as decode_layer does, without copying it."""
-    if len(value) != LAYER_HEADER_BYTES + layer_bytes:
-        return False
-    payload = memoryview(value)[LAYER_HEADER_BYTES:]
+    """Check one layer's value, cut behind its header of LAYER_HEADER_BYTES."""
     expected = (_LAYER_MAGIC, _VERSION, layer, _checksum(digest, payload, layer))
-    return _LAYER.unpack_from(value) == expected
+    return _LAYER.unpack(header) == expected
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class EncodedPage:
-    """A page of some layers, ready to be written; owns its bytes."""
+    """A page of some layers, ready to be written."""
 
     digest: bytes
     record: bytes
@@ -172,13 +184,20 @@ class EncodedPage:
 
 
 def encode_page(
-    digest: bytes, record: PageRecord, layers: Iterable[tuple[int, Bytes]]
+    digest: bytes,
+    record: PageRecord,
+    layers: Iterable[tuple[int, Bytes]],
+    memory: PageMemory | None = None,
 ) -> EncodedPage:
-    """Return a page of some (layer, flat data) in ascending order, copied as by encode_layer."""
+    """Return a page of some (layer, flat data) in ascending order, copied as by encode_layer.
+
+    It is good until memory is cleared; without memory it has its own.
+    """
+    memory = memory or PageMemory()
     return EncodedPage(
         digest=digest,
         record=encode_record(digest, record),
-        layers=tuple((layer, encode_layer(digest, layer, data)) for layer, data in layers),
+        layers=tuple((layer, encode_layer(digest, layer, data, memory)) for layer, data in layers),
     )
 
 

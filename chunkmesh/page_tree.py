@@ -98,9 +98,14 @@ class PageTree:
             parent = self._pages.get(parent.parent)
 
     def roots(self, namespace: bytes) -> Iterator[IndexedPage]:
-        """Yield the pages of a namespace whose parent is no known page."""
-        for anchor in self._anchors.get(namespace, ()):
-            yield from self._children[anchor].values()
+        """Yield the pages of a namespace whose parent is no known page.
+
+        As all walks it may be left and taken up again while pages come and go; what came or went
+        meanwhile may be in it or not.
+        """
+        for anchor in tuple(self._anchors.get(namespace, ())):
+            if anchor not in self._pages:
+                yield from tuple(self._children.get(anchor, {}).values())
 
     def of_namespace(self, namespace: bytes) -> Iterator[IndexedPage]:
         """Yield its pages, parents before children."""
@@ -109,7 +114,7 @@ class PageTree:
 
     def all_roots(self) -> Iterator[IndexedPage]:
         """Yield the pages whose parent is no known page, a namespace after the other."""
-        for namespace in self._anchors:
+        for namespace in tuple(self._anchors):
             yield from self.roots(namespace)
 
     def everything(self) -> Iterator[IndexedPage]:

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 from typing import Literal
 
 from chunkmesh.coverage import Coverage
 from chunkmesh.page_record import (
-    Bytes,
-    PageFormat,
     PageRecord,
-    decode_layer,
     decode_record,
     field_layer,
 )
@@ -36,26 +32,6 @@ class StoredPage:
 def page_key(digest: bytes) -> bytes:
     """Return the key of a page."""
     return KEY_PREFIX + digest.hex().encode()
-
-
-def decode_page(
-    digest: bytes,
-    form: PageFormat,
-    first_layer: int,
-    values: Sequence[bytes | None],
-    into: Bytes,
-) -> PageRead:
-    """Check a page's values (record, then layers); copy them into [layers, layer_bytes]."""
-    record, *layers = values
-    if record is None or len(layers) != len(into) or None in layers:
-        return "missing"
-    decoded = decode_record(digest, record)
-    if decoded is None or decoded.format != form:
-        return "damaged"
-    for index, value in enumerate(layers):
-        if value is None or not decode_layer(digest, first_layer + index, value, into[index]):
-            return "damaged"
-    return "ok"
 
 
 def describe_page(key: bytes, record: object, fields: object) -> StoredPage:

@@ -19,6 +19,8 @@ from hicache import codec
 from hicache.audit_log import AuditLog, Deed
 from hicache.cache import PrefixCache
 from hicache.kept_state import KeptState
+from hicache.runs import PickedRuns
+from hicache.slices import in_slices
 from hicache.store_thread import StoreThread
 from hicache.watcher import RedisWatcher
 
@@ -54,7 +56,7 @@ class AdminService:
         states = self._cache.namespaces()
         return pb.ListNamespacesResponse(namespaces=map(codec.namespace_state, states))
 
-    def list_runs(self, request: pb.ListRunsRequest) -> pb.ListRunsResponse:
+    async def list_runs(self, request: pb.ListRunsRequest) -> pb.ListRunsResponse:
         """Describe runs.
 
         Raises:
@@ -63,17 +65,23 @@ class AdminService:
         namespace = (
             codec.checked([request.namespace], "namespace")[0] if request.namespace else None
         )
-        found = self._cache.runs(
+        picked = PickedRuns(
+            limit=_limit(request.limit, usual=_USUAL_RUNS, most=MAX_RUNS),
+            order=codec.order_of(request.order),
+        )
+        runs = self._cache.runs(
             namespace=namespace,
             below=request.below or None,
             max_depth=request.max_depth,
-            limit=_limit(request.limit, usual=_USUAL_RUNS, most=MAX_RUNS),
-            order=codec.order_of(request.order),
             now_s=time.monotonic(),
         )
-        return pb.ListRunsResponse(
-            runs=map(codec.run_message, found.runs), num_left_off=found.num_left_off
-        )
+        async for run in in_slices(runs, lambda run: 1 + run.num_pages):
+            picked.add(run)
+        found = picked.listed()
+        reply = pb.ListRunsResponse(num_left_off=found.num_left_off)
+        async for run in in_slices(found.runs):
+            reply.runs.append(codec.run_message(run))
+        return reply
 
     async def pin(self, request: pb.PinRequest, peer: str) -> pb.PinResponse:
         """Keep pages, over restarts too.

@@ -16,6 +16,7 @@ from hicache.audit_log import AuditLog, Deed
 from hicache.cache import PrefixCache
 from hicache.page_import import ArrivingPage, PageImport
 from hicache.page_values import read_values
+from hicache.slices import in_slices
 from hicache.store_thread import StoreThread
 from hicache.verify import Verification, layer_list
 from hicache.watcher import RedisWatcher
@@ -43,8 +44,9 @@ class BulkService:
         """
         selection = codec.selection_of(request.selection)
         self._check_redis()
+        chosen = self._cache.selecting(selection, now_s=time.monotonic())
         check = Verification(
-            self._cache.select(selection, now_s=time.monotonic()),
+            [digest async for digest in in_slices(chosen)],
             cache=self._cache,
             bulk=self._bulk,
             watcher=self._watcher,
@@ -67,7 +69,8 @@ class BulkService:
         """
         selection = codec.selection_of(request.selection)
         self._check_redis()
-        for digest in self._cache.select(selection, now_s=time.monotonic()):
+        chosen = self._cache.selecting(selection, now_s=time.monotonic())
+        async for digest in in_slices(chosen):
             layers = layer_list(self._cache.info(digest).layers)
             if not layers:
                 continue

@@ -9,7 +9,7 @@ says unlinked(). All times are of one clock of the caller's.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from chunkmesh.coverage import Coverage
 from chunkmesh.indexed_page import PageInfo, PagePlace
@@ -20,7 +20,7 @@ from hicache.elsewhere import Elsewhere
 from hicache.eviction_policy import POLICIES, PolicyName
 from hicache.leases import Leases
 from hicache.namespaces import NamespaceInfo, NamespaceInfos, NamespaceState, namespace_states
-from hicache.runs import RunList, RunOrder, list_runs, runs_below, tops_of
+from hicache.runs import Run, runs_below, tops_of
 from hicache.selection import Selection, selected
 from hicache.tallies import Amount, Removal, amount_of
 
@@ -210,13 +210,20 @@ class PrefixCache:
         self._contents.doomed.remove(digests)
 
     def select(self, selection: Selection, *, now_s: float) -> tuple[bytes, ...]:
-        """Return the pages that are meant, parents before children.
+        """Return the pages that are meant, as selecting does."""
+        return tuple(self.selecting(selection, now_s=now_s))
+
+    def selecting(self, selection: Selection, *, now_s: float) -> Iterator[bytes]:
+        """Walk through the pages that are meant, parents before children.
+
+        Pages may come and go between two steps.
 
         Raises:
             NotFound: a prefix names no page.
             InvalidRequest: a prefix names several, or is too short or too long.
         """
-        return tuple(page.digest for page in selected(selection, self._contents.tree, now_s))
+        pages = selected(selection, self._contents.tree, now_s)
+        return (page.digest for page in pages)
 
     def measure(self, digests: Iterable[bytes]) -> Amount:
         """Count those of the pages that are known."""
@@ -269,19 +276,15 @@ class PrefixCache:
         )
 
     def runs(
-        self,
-        *,
-        namespace: bytes | None,
-        below: bytes | None,
-        max_depth: int,
-        limit: int,
-        order: RunOrder,
-        now_s: float,
-    ) -> RunList:
-        """Return what is cached, a run of pages each; a wrong below raises what select raises."""
+        self, *, namespace: bytes | None, below: bytes | None, max_depth: int, now_s: float
+    ) -> Iterator[Run]:
+        """Walk through what is cached, a run of pages each, parents first.
+
+        Pages may come and go between two steps; the first raises what select raises for a wrong
+        below.
+        """
         tops = tops_of(self._contents.tree, namespace=namespace, below=below)
-        runs = runs_below(self._contents.tree, tops, max_depth=max_depth, now_s=now_s)
-        return list_runs(runs, limit=limit, order=order)
+        return runs_below(self._contents.tree, tops, max_depth=max_depth, now_s=now_s)
 
     def check_integrity(self) -> None:
         """Raise InvariantViolated if counts, links or pins disagree with the pages; for tests."""

@@ -149,7 +149,7 @@ class CacheContents:
 
     def evict(self, selection: Selection, *, now_s: float, dry_run: bool) -> Removal:
         """Evict chosen pages, but for held ones and what is above those."""
-        chosen = selected(selection, self.tree, now_s)
+        chosen = tuple(selected(selection, self.tree, now_s))
         going = removable(chosen, self.tree)
         if not dry_run:
             self.index.remove(going)
@@ -174,7 +174,7 @@ class CacheContents:
         self, selection: Selection, *, until_s: float | None, now_s: float, dry_run: bool
     ) -> Amount:
         """Pin chosen pages; an earlier pin of a page is replaced."""
-        pages = selected(selection, self.tree, now_s)
+        pages = tuple(selected(selection, self.tree, now_s))
         if not dry_run:
             self.pins.add((page.digest for page in pages), until_s)
             self._apply_pins(pages)
@@ -183,7 +183,7 @@ class CacheContents:
 
     def unpin(self, selection: Selection, *, now_s: float, dry_run: bool) -> Amount:
         """End the pins of chosen pages; with Everything also those that wait for a page."""
-        chosen = selected(selection, self.tree, now_s)
+        chosen = tuple(selected(selection, self.tree, now_s))
         pages = [page for page in chosen if page.pinned]
         if not dry_run:
             self.pins.remove(page.digest for page in pages)

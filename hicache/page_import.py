@@ -118,9 +118,7 @@ class PageImport:
         """Return the namespace of a page that the cache knows."""
         if not self._cache.info(digest).layers:
             return None
-        (run,) = self._cache.runs(
-            namespace=None, below=digest, max_depth=1, limit=1, order="tree", now_s=time.monotonic()
-        ).runs
+        (run,) = self._cache.runs(namespace=None, below=digest, max_depth=1, now_s=time.monotonic())
         return run.namespace
 
     async def _store(self, page: ArrivingPage, record: PageRecord, new: Collection[int]) -> bool:

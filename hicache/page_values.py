@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from chunkmesh.kv_admin import KvAdmin
 from chunkmesh.kv_store import KvStore
 from chunkmesh.page_record import (
+    LAYER_HEADER_BYTES,
     RECORD_FIELD,
     PageRecord,
     decode_record,
@@ -63,6 +64,8 @@ def read_values(store: KvStore, digest: bytes, layers: Sequence[int]) -> Iterato
 
 def is_sound(digest: bytes, record: PageRecord, layer: int, value: bytes) -> bool:
     """Whether a value is that of a page's layer."""
-    return layer < record.format.model_layers and is_sound_layer(
-        digest, layer, value, layer_bytes=record.format.layer_bytes
-    )
+    if layer >= record.format.model_layers:
+        return False
+    header, payload = value[:LAYER_HEADER_BYTES], memoryview(value)[LAYER_HEADER_BYTES:]
+    fits = len(payload) == record.format.layer_bytes
+    return fits and is_sound_layer(digest, layer, header, payload)

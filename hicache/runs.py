@@ -84,18 +84,41 @@ def tops_of(
         yield from tree.all_roots()
 
 
-def list_runs(runs: Iterable[Run], *, limit: int, order: RunOrder) -> RunList:
-    """Return at most limit of the runs, which come in the order of the tree."""
-    listed = list(runs)
-    if order == "hits":
-        told = heapq.nsmallest(limit, listed, key=lambda run: -run.num_hits)
-    elif order == "recent":
-        told = heapq.nsmallest(limit, listed, key=lambda run: run.idle_s)
-    elif order == "bytes":
-        told = heapq.nsmallest(limit, listed, key=lambda run: -run.num_bytes)
-    else:
-        told = listed[:limit]
-    return RunList(runs=tuple(told), num_left_off=len(listed) - len(told))
+class PickedRuns:
+    """The first runs in an order, out of all that are added in the order of the tree."""
+
+    def __init__(self, *, limit: int, order: RunOrder) -> None:
+        """Keep at most limit runs, >= 1."""
+        self._limit = limit
+        self._order: RunOrder = order
+        self._num_added = 0
+        self._kept: list[tuple[float, int, Run]] = []
+        """A heap, the last one in the order on top."""
+
+    def add(self, run: Run) -> None:
+        """Take a run into account."""
+        entry = (-self._rank(run), -self._num_added, run)
+        self._num_added += 1
+        if len(self._kept) < self._limit:
+            heapq.heappush(self._kept, entry)
+        else:
+            heapq.heappushpop(self._kept, entry)
+
+    def listed(self) -> RunList:
+        """Return the runs in their order."""
+        runs = tuple(run for *_, run in sorted(self._kept, reverse=True))
+        return RunList(runs=runs, num_left_off=self._num_added - len(runs))
+
+    def _rank(self, run: Run) -> float:
+        match self._order:
+            case "tree":
+                return 0.0
+            case "hits":
+                return -run.num_hits
+            case "recent":
+                return run.idle_s
+            case "bytes":
+                return -run.num_bytes
 
 
 def runs_below(
@@ -103,27 +126,27 @@ def runs_below(
 ) -> Iterator[Run]:
     """Yield the runs of pages and all below them, parents first; max_depth 0 means all.
 
-    Takes pages of which none is below another.
+    Takes pages of which none is below another. Pages may come and go between two runs.
     """
-    pending = [_start(tree, page) for page in tops]
-    pending.reverse()
-    while pending:
-        start = pending.pop()
-        pages = _pages(tree, start.page)
-        children = tree.children(pages[-1])
-        run = _run(pages, start, num_children=len(children), now_s=now_s)
-        yield run
-        if max_depth == 0 or start.depth + 1 < max_depth:
-            below = [
-                _Start(
-                    page=page,
-                    first_page=start.first_page + len(pages),
-                    depth=start.depth + 1,
-                    reachable=run.visible,
-                )
-                for page in children
-            ]
-            pending.extend(reversed(below))
+    for top in tops:
+        pending = [_start(tree, top)]
+        while pending:
+            start = pending.pop()
+            pages = _pages(tree, start.page)
+            children = tuple(tree.children(pages[-1]))
+            run = _run(pages, start, num_children=len(children), now_s=now_s)
+            if max_depth == 0 or start.depth + 1 < max_depth:
+                below = [
+                    _Start(
+                        page=page,
+                        first_page=start.first_page + len(pages),
+                        depth=start.depth + 1,
+                        reachable=run.visible,
+                    )
+                    for page in children
+                ]
+                pending.extend(reversed(below))
+            yield run
 
 
 def _pages(tree: PageTree, page: IndexedPage) -> list[IndexedPage]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TypeAlias, assert_never
 
 from chunkmesh.digest_starts import MIN_BYTES
@@ -51,8 +51,8 @@ class Idle:
 Selection: TypeAlias = Everything | Below | Prompt | InNamespace | Idle
 
 
-def selected(selection: Selection, tree: PageTree, now_s: float) -> tuple[IndexedPage, ...]:
-    """Return the pages that are meant, parents before children.
+def selected(selection: Selection, tree: PageTree, now_s: float) -> Iterator[IndexedPage]:
+    """Walk through the pages that are meant, parents before children.
 
     Raises:
         NotFound: a prefix names no page.
@@ -60,16 +60,16 @@ def selected(selection: Selection, tree: PageTree, now_s: float) -> tuple[Indexe
     """
     match selection:
         case Everything():
-            return tuple(tree.everything())
+            return tree.everything()
         case Below(prefix=prefix):
-            return tuple(tree.below(named(prefix, tree)))
+            return tree.below(named(prefix, tree))
         case Prompt(digests=digests):
-            return tuple(tree.known_prefix(digests))
+            return tree.known_prefix(digests)
         case InNamespace(namespace=namespace):
-            return tuple(tree.of_namespace(namespace))
+            return tree.of_namespace(namespace)
         case Idle(idle_s=idle_s):
             before_s = now_s - idle_s
-            return tuple(page for page in tree.everything() if page.used_s <= before_s)
+            return (page for page in tree.everything() if page.used_s <= before_s)
         case _:
             assert_never(selection)
 

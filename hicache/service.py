@@ -148,7 +148,7 @@ class HiCacheServicer(hicache_pb2_grpc.HiCacheServicer):
         self, request: pb.ListRunsRequest, _context: _Context
     ) -> pb.ListRunsResponse:
         """Tell what is cached by runs."""
-        return self._admin.list_runs(request)
+        return await self._admin.list_runs(request)
 
     async def Pin(self, request: pb.PinRequest, context: _Context) -> pb.PinResponse:
         """Keep pages."""

@@ -18,7 +18,14 @@ import numpy as np
 from prometheus_client import Counter
 
 from chunkmesh.errors import CacheFault
-from chunkmesh.page_record import Bytes, EncodedPage, PageFormat, PageRecord, encode_page
+from chunkmesh.page_record import (
+    Bytes,
+    EncodedPage,
+    PageFormat,
+    PageMemory,
+    PageRecord,
+    encode_page,
+)
 from chunkmesh.stored_page import PageRead
 from stage_worker.orders import StorePage
 from stage_worker.page_store import PageReader, PageStore
@@ -245,12 +252,13 @@ class PageIO:
             thread.join()
 
     def _work(self, store: PageStore | None) -> None:
+        memory = PageMemory()
         try:
             while (job := self._next_job()) is not None:
                 if isinstance(job, _Load):
                     self._run_load(job, store)
                 else:
-                    self._run_store(job, store)
+                    self._run_store(job, store, memory)
         except BaseException as error:  # noqa: BLE001 - the thread's boundary: handed on, not kept
             self._crashed(error)
         finally:
@@ -303,12 +311,13 @@ class PageIO:
             self._away.begin(str(error))
             return ()
 
-    def _run_store(self, job: _Store, store: PageStore | None) -> None:
+    def _run_store(self, job: _Store, store: PageStore | None, memory: PageMemory) -> None:
         stored: list[int] = []
         for group in self._groups(len(job.pages), job.form):
             if store is None or self._away.active or self._full.active:
                 break
-            copies = [self._copy(page, job) for page in job.pages[group]]
+            memory.clear()
+            copies = [self._copy(page, job, memory) for page in job.pages[group]]
             pages = [page for page in copies if page is not None]
             if len(pages) < len(copies):
                 break
@@ -331,7 +340,7 @@ class PageIO:
             self._full.begin("the server may be out of memory")
         return written
 
-    def _copy(self, page: StorePage, job: _Store) -> EncodedPage | None:
+    def _copy(self, page: StorePage, job: _Store, memory: PageMemory) -> EncodedPage | None:
         """Copy a page out of the pool; None if its epoch is over."""
         with self._changed:
             if job.epoch != self._epoch:
@@ -348,7 +357,7 @@ class PageIO:
                 (layer, np.ravel(self._stage.read_page(layer, page.page_id)))
                 for layer in self._layers
             )
-            return encode_page(page.digest, record, layers)
+            return encode_page(page.digest, record, layers, memory)
         finally:
             with self._changed:
                 self._num_copying -= 1

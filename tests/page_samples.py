@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
 
-from chunkmesh.page_record import EncodedPage, PageFormat, PageRecord, encode_page
+from chunkmesh.page_record import Bytes, EncodedPage, PageFormat, PageRecord, encode_page
+from chunkmesh.page_room import PageRoom
+from chunkmesh.stored_page import PageRead
 
 NAMESPACE = hashlib.sha256(b"namespace").digest()
 FORM = PageFormat(model_layers=4, dtype="float32", page_tokens=16, layer_bytes=256)
@@ -46,3 +49,22 @@ def encoded(
         )
         for page_index, (digest, parent) in enumerate(zip(digests, parents(digests), strict=True))
     )
+
+
+def read_page(
+    digest: bytes,
+    form: PageFormat,
+    first_layer: int,
+    values: Sequence[bytes | memoryview | None],
+    into: Bytes,
+) -> PageRead:
+    """Fill a room with values (record, then layers) as a reader of replies does; check it."""
+    room = PageRoom(digest, form, first_layer, into)
+    layers = range(len(into))
+    for value, parts in zip(values, room.parts(layers), strict=False):
+        if value is not None and len(value) == sum(map(len, parts)):
+            start = 0
+            for part in parts:
+                part[:] = value[start : start + len(part)]
+                start += len(part)
+    return room.check(layers, [None if value is None else len(value) for value in values])

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 from collections.abc import Callable, Sequence
 
 from chunkmesh.errors import CacheFault
 from chunkmesh.page_record import Bytes, EncodedPage, PageFormat
-from chunkmesh.stored_page import PageRead, decode_page
-from tests.page_samples import FORM, chain, layer_data
+from chunkmesh.stored_page import PageRead
+from tests.page_samples import FORM, chain, layer_data, read_page
 
 LAYERS = range(1, 3)
 PAGE_BYTES = len(LAYERS) * FORM.layer_bytes
@@ -29,11 +30,13 @@ class PlayedStore:
         self.closed = False
 
     def write_pages(self, pages: Sequence[EncodedPage]) -> tuple[bool, ...]:
-        """Keep pages."""
+        """Keep copies of pages, whose memory is used again."""
         self._enter()
         if self.full:
             return (False,) * len(pages)
-        self.pages.update({page.digest: page for page in pages})
+        for page in pages:
+            layers = tuple((layer, memoryview(bytes(value))) for layer, value in page.layers)
+            self.pages[page.digest] = dataclasses.replace(page, layers=layers)
         return (True,) * len(pages)
 
     def read_pages(
@@ -45,7 +48,7 @@ class PlayedStore:
         for digest, room in zip(digests, into, strict=True):
             page = self.pages.get(digest)
             values = (page.record, *(bytes(v) for _, v in page.layers)) if page else (None,)
-            reads.append(decode_page(digest, form, first_layer, values, room))
+            reads.append(read_page(digest, form, first_layer, values, room))
         return tuple(reads)
 
     def close(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import typer
 
+from chunkmesh.cli.option_groups import takes_options
 from chunkmesh.v1 import hicache_pb2 as pb
 from hicache.admin import flags
 from hicache.admin.calls import WORK_S, ask
@@ -13,11 +14,11 @@ app = typer.Typer()
 
 
 @app.command()
+@takes_options
 def clear(
     context: typer.Context,
     *,
-    dry_run: flags.DryRun = False,
-    yes: flags.Yes = False,
+    consent: Consent,
     as_json: flags.Json = False,
 ) -> None:
     """Delete all pages, in the index and in Redis, also leased and pinned ones."""
@@ -26,9 +27,9 @@ def clear(
         request = pb.ClearRequest(dry_run=dry)
         return ask(context, lambda hicache: hicache.Clear(request, timeout=WORK_S))
 
-    reply = Consent(dry_run=dry_run, yes=yes).changed(change, "Delete all")
+    reply = consent.changed(change, "Delete all")
     print_change(
-        {"dry_run": dry_run, "num_pages": reply.num_pages, "num_bytes": reply.num_bytes},
+        {"dry_run": consent.dry_run, "num_pages": reply.num_pages, "num_bytes": reply.num_bytes},
         as_json=as_json,
         found=True,
     )

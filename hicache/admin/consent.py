@@ -9,6 +9,7 @@ from typing import Protocol, TypeVar
 
 import typer
 
+from hicache.admin import flags
 from hicache.admin.exits import EXIT_ERROR, EXIT_NOT_FOUND, EXIT_USAGE, fail
 from hicache.admin.output import print_values
 from hicache.admin.units import size_text
@@ -35,8 +36,8 @@ _Reply = TypeVar("_Reply", bound=Amount)
 class Consent:
     """What the user said about a change before it."""
 
-    dry_run: bool
-    yes: bool
+    dry_run: flags.DryRun = False
+    yes: flags.Yes = False
 
     def check(self) -> None:
         """End with wrong usage when nobody can be asked, or when two flags contradict."""

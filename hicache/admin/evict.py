@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import typer
 
+from chunkmesh.cli.option_groups import takes_options
 from chunkmesh.v1 import hicache_pb2 as pb
 from hicache.admin import flags
 from hicache.admin.calls import WORK_S, ask
@@ -15,36 +16,19 @@ app = typer.Typer()
 
 
 @app.command()
+@takes_options
 def evict(
     context: typer.Context,
     *,
-    prefix: flags.Prefix = None,
+    given: Given,
+    prompt: GivenPrompt,
     older_than: flags.OlderThan = None,
-    namespace: flags.Namespace = None,
-    salt: flags.Salt = None,
-    text: flags.Text = None,
-    prompt_file: flags.PromptFile = None,
-    tokens: flags.Tokens = None,
-    cache_salt: flags.CacheSalt = "",
-    scheduler: flags.Scheduler = flags.SCHEDULER,
-    dry_run: flags.DryRun = False,
-    yes: flags.Yes = False,
+    consent: Consent,
     as_json: flags.Json = False,
 ) -> None:
     """Delete chosen pages; leased and pinned ones stay, with what they hang on."""
-    consent = Consent(dry_run=dry_run, yes=yes)
     consent.check()
-    given = Given(
-        prefix=prefix,
-        older_than=older_than,
-        namespace=namespace,
-        salt=salt,
-        prompt=GivenPrompt(
-            text=text, prompt_file=prompt_file, tokens=tokens, cache_salt=cache_salt
-        ),
-        scheduler=scheduler,
-    )
-    request = pb.EvictRequest(selection=select(context, given))
+    request = pb.EvictRequest(selection=select(context, given, prompt, older_than=older_than))
 
     def change(dry: bool) -> pb.EvictResponse:
         request.dry_run = dry
@@ -53,7 +37,7 @@ def evict(
     reply = consent.changed(change, "Delete")
     print_change(
         {
-            "dry_run": dry_run,
+            "dry_run": consent.dry_run,
             "num_pages": reply.num_pages,
             "num_bytes": reply.num_bytes,
             "num_held_pages": reply.num_held_pages,

@@ -9,6 +9,7 @@ import typer
 from rich.console import Console
 from rich.progress import Progress
 
+from chunkmesh.cli.option_groups import takes_options
 from chunkmesh.v1 import hicache_pb2 as pb
 from hicache.admin import flags
 from hicache.admin.calls import DAY_S, HiCache, ask
@@ -23,33 +24,19 @@ app = typer.Typer()
 
 
 @app.command("export")
+@takes_options
 def export_pages(
     context: typer.Context,
     file: Annotated[Path, typer.Argument(help="File to write; it must not be there yet.")],
     *,
-    prefix: flags.Prefix = None,
-    namespace: flags.Namespace = None,
-    salt: flags.Salt = None,
-    text: flags.Text = None,
-    prompt_file: flags.PromptFile = None,
-    tokens: flags.Tokens = None,
-    cache_salt: flags.CacheSalt = "",
-    scheduler: flags.Scheduler = flags.SCHEDULER,
+    given: Given,
+    prompt: GivenPrompt,
     as_json: flags.Json = False,
 ) -> None:
     """Write pages to a file, all if none are chosen; only sound ones, parents before children."""
     if file.exists():
         fail(f"{file} is there already", EXIT_USAGE)
-    given = Given(
-        prefix=prefix,
-        namespace=namespace,
-        salt=salt,
-        prompt=GivenPrompt(
-            text=text, prompt_file=prompt_file, tokens=tokens, cache_salt=cache_salt
-        ),
-        scheduler=scheduler,
-    )
-    request = pb.ExportRequest(selection=select(context, given, or_all=True))
+    request = pb.ExportRequest(selection=select(context, given, prompt, or_all=True))
     try:
         num_pages, num_bytes = ask(context, lambda hicache: _write(hicache, request, file))
     except OSError as error:

@@ -6,6 +6,7 @@ import dataclasses
 
 import typer
 
+from chunkmesh.cli.option_groups import takes_options
 from chunkmesh.v1 import hicache_pb2 as pb
 from hicache.admin import flags
 from hicache.admin.calls import ANSWER_S, ask
@@ -18,19 +19,15 @@ app = typer.Typer()
 
 
 @app.command()
+@takes_options
 def lookup(
     context: typer.Context,
     *,
-    text: flags.Text = None,
-    prompt_file: flags.PromptFile = None,
-    tokens: flags.Tokens = None,
-    cache_salt: flags.CacheSalt = "",
-    scheduler: flags.Scheduler = flags.SCHEDULER,
+    prompt: GivenPrompt,
     as_json: flags.Json = False,
 ) -> None:
     """Say how much of a prompt is cached, by layers and by pages; status 3 if nothing is."""
-    prompt = GivenPrompt(text=text, prompt_file=prompt_file, tokens=tokens, cache_salt=cache_salt)
-    known = tokenized(scheduler, prompt)
+    known = tokenized(prompt)
     request = pb.LookupRequest(digests=known.page_digests)
     reply = ask(context, lambda hicache: hicache.Lookup(request, timeout=ANSWER_S))
     runs = page_runs(reply.pages)

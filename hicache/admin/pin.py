@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from chunkmesh.cli.option_groups import takes_options
 from chunkmesh.v1 import hicache_pb2 as pb
 from hicache.admin import flags
 from hicache.admin.calls import WORK_S, ask
@@ -19,40 +20,25 @@ app = typer.Typer()
 
 
 @app.command()
+@takes_options
 def pin(
     context: typer.Context,
     *,
-    prefix: flags.Prefix = None,
-    namespace: flags.Namespace = None,
-    salt: flags.Salt = None,
-    text: flags.Text = None,
-    prompt_file: flags.PromptFile = None,
-    tokens: flags.Tokens = None,
-    cache_salt: flags.CacheSalt = "",
+    given: Given,
+    prompt: GivenPrompt,
     everything: flags.All = False,
     ttl: Annotated[
         str | None, typer.Option(metavar="DURATION", help="Unpin after this: 30m, 2h, 7d.")
     ] = None,
-    scheduler: flags.Scheduler = flags.SCHEDULER,
-    dry_run: flags.DryRun = False,
-    yes: flags.Yes = False,
+    consent: Consent,
     as_json: flags.Json = False,
 ) -> None:
     """Keep chosen pages from eviction, for good or for --ttl; also over restarts."""
-    consent = Consent(dry_run=dry_run, yes=yes)
     consent.check()
     ttl_ms = 0 if ttl is None else parsed("--ttl", ttl, parse_duration_ms)
-    given = Given(
-        prefix=prefix,
-        namespace=namespace,
-        salt=salt,
-        prompt=GivenPrompt(
-            text=text, prompt_file=prompt_file, tokens=tokens, cache_salt=cache_salt
-        ),
-        everything=everything,
-        scheduler=scheduler,
+    request = pb.PinRequest(
+        selection=select(context, given, prompt, everything=everything), ttl_ms=ttl_ms
     )
-    request = pb.PinRequest(selection=select(context, given), ttl_ms=ttl_ms)
 
     def change(dry: bool) -> pb.PinResponse:
         request.dry_run = dry
@@ -61,7 +47,7 @@ def pin(
     how_long = f"for {duration_text(ttl_ms)}" if ttl_ms else "for good"
     reply = consent.changed(change, f"Pin {how_long}")
     values: dict[str, object] = {
-        "dry_run": dry_run,
+        "dry_run": consent.dry_run,
         "num_pages": reply.num_pages,
         "num_bytes": reply.num_bytes,
     }

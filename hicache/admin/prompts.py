@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from pathlib import Path
 
 from chunkmesh.v1 import generation_pb2
+from hicache.admin import flags
 from hicache.admin.calls import WORK_S, ask_scheduler
 from hicache.admin.exits import EXIT_ERROR, EXIT_USAGE, address, fail
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class GivenPrompt:
-    """The flags that name a prompt."""
+    """The flags that name a prompt, and who makes ids of it."""
 
-    text: str | None = None
-    prompt_file: Path | None = None
-    tokens: Path | None = None
-    cache_salt: str = ""
+    text: flags.Text = None
+    prompt_file: flags.PromptFile = None
+    tokens: flags.Tokens = None
+    cache_salt: flags.CacheSalt = ""
+    scheduler: flags.Scheduler = flags.SCHEDULER
 
     @property
     def num_given(self) -> int:
@@ -44,10 +45,10 @@ class GivenPrompt:
         return generation_pb2.TokenizeRequest(text=text or "", cache_salt=salt)
 
 
-def tokenized(scheduler: str, prompt: GivenPrompt) -> generation_pb2.TokenizeResponse:
-    """Ask a scheduler for the ids and page digests of a prompt."""
+def tokenized(prompt: GivenPrompt) -> generation_pb2.TokenizeResponse:
+    """Ask the scheduler for the ids and page digests of a prompt."""
     request = prompt.request()
-    where = address("--scheduler", scheduler)
+    where = address("--scheduler", prompt.scheduler)
     reply = ask_scheduler(where, lambda scheduler: scheduler.Tokenize(request, timeout=WORK_S))
     if not reply.namespace:
         fail(f"the scheduler at {where} has no route yet, so it knows no pages", EXIT_ERROR)

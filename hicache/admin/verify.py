@@ -6,6 +6,7 @@ import typer
 from rich.console import Console
 from rich.progress import Progress
 
+from chunkmesh.cli.option_groups import takes_options
 from chunkmesh.v1 import hicache_pb2 as pb
 from hicache.admin import flags
 from hicache.admin.calls import DAY_S, WORK_S, HiCache, ask
@@ -19,46 +20,30 @@ app = typer.Typer()
 
 
 @app.command()
+@takes_options
 def verify(
     context: typer.Context,
     *,
-    prefix: flags.Prefix = None,
-    namespace: flags.Namespace = None,
-    salt: flags.Salt = None,
-    text: flags.Text = None,
-    prompt_file: flags.PromptFile = None,
-    tokens: flags.Tokens = None,
-    cache_salt: flags.CacheSalt = "",
-    scheduler: flags.Scheduler = flags.SCHEDULER,
-    dry_run: flags.DryRun = False,
-    yes: flags.Yes = False,
+    given: Given,
+    prompt: GivenPrompt,
+    consent: Consent,
     as_json: flags.Json = False,
 ) -> None:
     """Read pages back and check them, all if none are chosen; status 1 if one is bad.
 
     Missing and damaged pages are forgotten with all below them, but not with --dry-run.
     """
-    consent = Consent(dry_run=dry_run, yes=yes)
     consent.check()
-    given = Given(
-        prefix=prefix,
-        namespace=namespace,
-        salt=salt,
-        prompt=GivenPrompt(
-            text=text, prompt_file=prompt_file, tokens=tokens, cache_salt=cache_salt
-        ),
-        scheduler=scheduler,
-    )
-    selection = select(context, given, or_all=True)
-    if not (yes or dry_run):
+    selection = select(context, given, prompt, or_all=True)
+    if not (consent.yes or consent.dry_run):
         counting = pb.PinRequest(selection=selection, dry_run=True)
         amount = ask(context, lambda hicache: hicache.Pin(counting, timeout=WORK_S))
         if amount.num_pages:
             consent.ask(f"Check {amount_text(amount)}, and forget those that are bad?")
-    request = pb.VerifyRequest(selection=selection, dry_run=dry_run)
+    request = pb.VerifyRequest(selection=selection, dry_run=consent.dry_run)
     last, bad = ask(context, lambda hicache: _verified(hicache, request))
     values: dict[str, object] = {
-        "dry_run": dry_run,
+        "dry_run": consent.dry_run,
         "num_pages": last.num_pages,
         "num_checked": last.num_checked,
         "num_bytes": last.num_bytes,

@@ -13,7 +13,7 @@ import pytest
 
 from chunkmesh.coverage import layer_mask
 from chunkmesh.kv_store import KvStore
-from chunkmesh.page_record import PageRecord, encode_layer, encode_record
+from chunkmesh.page_record import PageMemory, PageRecord, encode_layer, encode_record
 from chunkmesh.stored_page import page_key
 from chunkmesh.v1 import hicache_pb2 as pb
 from chunkmesh.v1 import hicache_pb2_grpc
@@ -312,6 +312,6 @@ def page_parts(digest: bytes, parent: bytes, page_index: int) -> pb.ImportReques
     record = PageRecord(format=FORM, namespace=NAMESPACE, parent=parent, page_index=page_index)
     fields = [pb.PageField(name=b"m", value=encode_record(digest, record))]
     for layer in range(FORM.model_layers):
-        value = encode_layer(digest, layer, layer_data(digest, layer))
+        value = encode_layer(digest, layer, layer_data(digest, layer), PageMemory())
         fields.append(pb.PageField(name=b"%d" % layer, value=bytes(value)))
     return pb.ImportRequest(digest=digest, fields=fields)

@@ -282,11 +282,9 @@ class CacheMachine(RuleBasedStateMachine):
         for path in self.naive.pages:
             if path[:-1] in self.naive.pages:
                 assert place[digest(path[:-1])] < place[digest(path)]
-        listed = self.cache.runs(
-            namespace=None, below=None, max_depth=0, limit=999, order="tree", now_s=self.now_s
-        )
-        assert sum(run.num_pages for run in listed.runs) == len(order)
-        assert sum(run.num_bytes for run in listed.runs) == self.cache.num_bytes
+        runs = list(self.cache.runs(namespace=None, below=None, max_depth=0, now_s=self.now_s))
+        assert sum(run.num_pages for run in runs) == len(order)
+        assert sum(run.num_bytes for run in runs) == self.cache.num_bytes
 
     @invariant()
     def tells_what_went(self) -> None:

@@ -9,7 +9,7 @@ import pytest
 from chunkmesh.coverage import Coverage, layer_mask
 from chunkmesh.errors import NotFound
 from hicache.cache import PrefixCache
-from hicache.runs import Run, RunList
+from hicache.runs import PickedRuns, Run, RunList
 from hicache.selection import Prompt
 from tests.cache_samples import OTHER_NAMESPACE, PAGE_BYTES, store
 from tests.page_samples import NAMESPACE, chain
@@ -35,14 +35,11 @@ def cache() -> PrefixCache:
 
 def listed(cache: PrefixCache, **asked: Any) -> RunList:
     """List at time 30."""
-    wanted: dict[str, Any] = {
-        "namespace": None,
-        "below": None,
-        "max_depth": 0,
-        "limit": 100,
-        "order": "tree",
-    }
-    return cache.runs(**(wanted | asked), now_s=30)
+    picked = PickedRuns(limit=asked.pop("limit", 100), order=asked.pop("order", "tree"))
+    wanted: dict[str, Any] = {"namespace": None, "below": None, "max_depth": 0}
+    for run in cache.runs(**(wanted | asked), now_s=30):
+        picked.add(run)
+    return picked.listed()
 
 
 def firsts(runs: RunList) -> list[bytes]:
@@ -143,3 +140,25 @@ def test_a_run_whose_beginning_is_missing_does_not_start_at_page_0() -> None:
     cache.commit(NAMESPACE, [(TRUNK[3], TRUNK[2], 0)], PART, now_s=0)
     (run,) = listed(cache).runs
     assert (run.first_page, run.visible) == (1, False)
+
+
+def test_a_walk_bears_what_comes_and_goes(cache: PrefixCache) -> None:
+    """Between two slices of a listing requests store pages, and pages are evicted."""
+    walk = cache.runs(namespace=None, below=None, max_depth=0, now_s=30)
+    assert TRUNK[0] == next(walk).first_digest
+    store(cache, chain(2, name="new"), now_s=30)
+    cache.invalidate(TRUNK[:1])
+    cache.forget()
+    assert {NAMESPACE, OTHER_NAMESPACE} >= {run.namespace for run in walk}
+
+
+def test_a_root_that_finds_its_parent_is_not_listed_twice(cache: PrefixCache) -> None:
+    """Loose pages hang below a page that comes while they are waited for."""
+    missing, loose = chain(2, name="loose")
+    cache.commit(NAMESPACE, [(loose, missing, 0)], PART, now_s=30)
+    walk = cache.runs(namespace=None, below=None, max_depth=0, now_s=30)
+    seen = [next(walk).first_digest]
+    cache.commit(NAMESPACE, [(missing, NAMESPACE, 0)], PART, now_s=30)
+    seen += [run.first_digest for run in walk]
+    assert len(seen) == len(set(seen))
+    assert loose not in seen
