@@ -345,8 +345,8 @@ class GenerateRequest(_message.Message):
     PRIORITY_FIELD_NUMBER: _builtins.int
     CHUNK_TOKENS_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
-    """Chosen by the client, at most 128 characters; the scheduler makes one if empty. Must not be that of
-    a request still running.
+    """Chosen by the client, at most 128 printable characters; the scheduler makes one if empty. Must not
+    be that of a request still running.
     """
     text: _builtins.str
     """Text, tokenized with the model's special tokens (BOS is never doubled)."""
