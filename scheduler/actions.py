@@ -80,6 +80,8 @@ class SendLoad:
 
     load_id: int
     digests: tuple[bytes, ...]
+    host_ids: tuple[int, ...] = ()
+    """Where the first of them lie in host memory: those are not read from Redis."""
     timeout_ms: int = 0
     """When they end it by themselves with what they have read; 0 for never."""
 
@@ -93,7 +95,7 @@ class SendEndLoad:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class SendCommitLoad:
-    """Let every stage copy a load's first pages from staging into the pool."""
+    """Let every stage copy a load's first pages from host memory and staging into the pool."""
 
     load_id: int
     page_ids: tuple[int, ...]
@@ -108,21 +110,41 @@ class SendCancelLoad:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class PageToStore:
-    """A full page; pinned until every stage has ended the store."""
+    """A full page."""
 
     namespace: bytes
     digest: bytes
     parent: bytes
     page_index: int
     page_id: int
+    """Where it lies: in the pool, or in host memory."""
+
+
+Tier = Literal["device", "host"]
+"""Where workers hold pages."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class SendSavePages:
+    """Let every stage copy pages of the pool to host memory, before whatever is sent later."""
+
+    digests: tuple[bytes, ...]
+    page_ids: tuple[int, ...]
+    """One for each digest, as for the next."""
+    host_ids: tuple[int, ...]
+    """Distinct."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class SendStore:
-    """Let every stage write pages to Redis."""
+    """Let every stage write pages to Redis; they are pinned until all have ended it, or in turn."""
 
     store_id: int
     pages: tuple[PageToStore, ...]
+    tier: Tier = "device"
+    """Where they lie."""
+    in_turn: bool = False
+    """Whether stages copy them before whatever is sent later, because nothing pins them."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -246,6 +268,7 @@ Action = (
     | SendEndLoad
     | SendCommitLoad
     | SendCancelLoad
+    | SendSavePages
     | SendStore
     | CommitPages
     | SendCopyPages

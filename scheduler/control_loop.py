@@ -178,7 +178,12 @@ class ControlLoop:
                 | actions.SendCancelLoad()
             ):
                 self.workers.broadcast(codec.load_order(action))
-            case actions.SendStore() | actions.SendCopyPages() | actions.SendRelease():
+            case (
+                actions.SendStore()
+                | actions.SendSavePages()
+                | actions.SendCopyPages()
+                | actions.SendRelease()
+            ):
                 self.workers.broadcast(codec.page_order(action))
             case actions.MatchPrefix():
                 self._cache.match(action)

@@ -31,12 +31,19 @@ class Snapshot:
     """That can be handed out now, cached ones included."""
     num_cached_pages: int = 0
     """Free pages that keep their contents until they are needed."""
+    num_host_pages: int = 0
+    num_host_cached_pages: int = 0
+    """Host pages with contents."""
+    num_host_held_pages: int = 0
+    """Those that cannot be evicted now."""
     num_running: int = 0
     """Outputs that have a row; until a prompt's first tokens are there, all of its request."""
     num_in_flight: int = 0
     """Microbatches that some stage has not acknowledged."""
     load_bytes_per_s: tuple[float, ...] = ()
-    """What each stage has measured; 0 before its first load."""
+    """What each stage has measured of Redis; 0 before its first load."""
+    host_bytes_per_s: tuple[float, ...] = ()
+    """What each stage has measured of copies from host memory; 0 before the first."""
     num_loads: int = 0
     num_stores: int = 0
     latency: PipelineLatency | None = None
@@ -60,7 +67,11 @@ def snapshot_of(route: Route | None, engine: Snapshot) -> Snapshot:
         num_cached_pages=route.pages.cached.num_idle,
         num_running=route.rows.num_taken,
         num_in_flight=route.pipeline.num_in_flight,
-        load_bytes_per_s=route.prefixes.rates.bytes_per_s,
+        num_host_pages=route.tiers.host.num_pages,
+        num_host_cached_pages=route.tiers.host.num_cached,
+        num_host_held_pages=route.tiers.host.num_held,
+        load_bytes_per_s=route.prefixes.rates.redis.bytes_per_s,
+        host_bytes_per_s=route.prefixes.rates.host.bytes_per_s,
         num_loads=len(route.loads),
         num_stores=len(route.stores),
         latency=route.pace.latency,
