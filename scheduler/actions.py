@@ -137,14 +137,14 @@ class SendSavePages:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class SendStore:
-    """Let every stage write pages to Redis; they are pinned until all have ended it, or in turn."""
+    """Let every stage write pages to Redis; what is not in turn is pinned until all have ended."""
 
     store_id: int
     pages: tuple[PageToStore, ...]
     tier: Tier = "device"
     """Where they lie."""
     in_turn: bool = False
-    """Whether stages copy them before whatever is sent later, because nothing pins them."""
+    """Whether stages copy them before whatever is sent later; always if they lie in host memory."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -42,6 +42,8 @@ class _Store:
     """One store on all stages."""
 
     order: SendStore
+    is_pinned: bool
+    """Whether its pages are held until all stages have ended it; else they are gone."""
     waiting: set[int]
     """Stages that have not ended it; never empty."""
     lacking: set[int] = dataclasses.field(default_factory=set)
@@ -114,7 +116,7 @@ class Stores:
         )
         for tier, pages in gone:
             if pages and len(self._open) < self._max_outstanding:
-                orders.append(self._open_store(pages, tier, in_turn=True))
+                orders.append(self._open_store(pages, tier, in_turn=True, is_pinned=False))
             else:
                 self._counts.unwritten_pages += len(pages)
         return orders
@@ -141,7 +143,7 @@ class Stores:
                 pages = self._tiers.hold(tier, lacking)
                 if pages:
                     self._tiers.mark_stored(page.digest for page in pages)
-                    orders.append(self._open_store(pages, tier))
+                    orders.append(self._open_store(pages, tier, in_turn=tier == "host"))
         return orders
 
     def stored(self, stage: int, store_id: int, indices: tuple[int, ...]) -> list[CommitPages]:
@@ -191,17 +193,24 @@ class Stores:
         """Let the pages of a store go, and note which of them were not written."""
         order = store.order
         del self._open[order.store_id]
-        if order.in_turn:
+        if not store.is_pinned:
             return
         self._tiers.release(order.tier, [page.page_id for page in order.pages])
         self._tiers.unmark_stored(order.pages[index].digest for index in store.lacking)
 
     def _open_store(
-        self, pages: Sequence[PageToStore], tier: Tier, *, in_turn: bool = False
+        self,
+        pages: Sequence[PageToStore],
+        tier: Tier,
+        *,
+        in_turn: bool = False,
+        is_pinned: bool = True,
     ) -> SendStore:
         store_id, self._next_id = self._next_id, self._next_id + 1
         order = SendStore(store_id=store_id, pages=tuple(pages), tier=tier, in_turn=in_turn)
-        self._open[store_id] = _Store(order=order, waiting=set(range(self._num_stages)))
+        self._open[store_id] = _Store(
+            order=order, is_pinned=is_pinned, waiting=set(range(self._num_stages))
+        )
         return order
 
     def _num_hit(self, request: Request) -> int:

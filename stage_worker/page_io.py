@@ -12,7 +12,7 @@ import collections
 import dataclasses
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 from prometheus_client import Counter
@@ -20,6 +20,7 @@ from prometheus_client import Counter
 from chunkmesh.errors import CacheFault
 from chunkmesh.page_record import Bytes, EncodedPage, PageFormat, PageRecord, encode_page
 from chunkmesh.stored_page import PageRead
+from stage_worker.host_pages import HostPages
 from stage_worker.orders import StorePage
 from stage_worker.page_store import PageReader, PageStore
 from stage_worker.pause import Pause
@@ -52,10 +53,12 @@ class LoadResult:
     load_id: int
     num_pages: int
     """Leading pages that wait for take; with 0 the load is forgotten already."""
+    num_host_pages: int = 0
+    """Of those, how many are in host memory."""
     bad_digests: tuple[bytes, ...]
     """Pages found missing or damaged; empty if Redis did not answer."""
     num_bytes: int = dataclasses.field(default=0, compare=False)
-    """Of those pages."""
+    """Of those pages that are not."""
     took_us: int = dataclasses.field(default=0, compare=False)
     """Since load was called."""
 
@@ -77,12 +80,15 @@ class PageIOLimits:
     """Of loads that were neither taken nor cancelled."""
     store_bytes: int = 256 << 20
     """Of pages that stores under way hold."""
+    host: HostPages = dataclasses.field(default_factory=lambda: HostPages(0))
+    """Memory for host pages."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Load:
     form: PageFormat
     digests: tuple[bytes, ...]
+    """Of the pages to read; host pages lie before them."""
     staged: StagedLoad
     begun_s: float
 
@@ -93,11 +99,23 @@ class _Load:
             _NOT_LOADED.labels(reason=why_not_all).inc(len(self.digests) - num_pages)
         return LoadResult(
             load_id=self.staged.load_id,
-            num_pages=num_pages,
+            num_pages=len(self.staged.host_ids) + num_pages,
+            num_host_pages=len(self.staged.host_ids),
             bad_digests=bad_digests,
-            num_bytes=self.staged.pages[:num_pages].nbytes,
+            num_bytes=self.staged.ready.nbytes,
             took_us=round(1e6 * (time.monotonic() - self.begun_s)),
         )
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class PageCopies:
+    """Pages of the pool or of host memory that are to be copied in turn, and stored."""
+
+    epoch: int
+    form: PageFormat
+    store_id: int
+    pages: tuple[StorePage, ...]
+    from_host: bool
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -108,6 +126,8 @@ class _Store:
     pages: tuple[StorePage, ...]
     """Empty if the store was dropped."""
     num_bytes: int
+    copies: tuple[EncodedPage, ...] | None = None
+    """Of the pages, if they were made in turn."""
 
 
 class PageIO:
@@ -130,6 +150,8 @@ class PageIO:
     ) -> None:
         """Start one thread a store, which it owns; without stores nothing is ever cached."""
         limits = limits or PageIOLimits()
+        self.host = limits.host
+        """Perhaps of no pages."""
         self._stage = stage
         self._layers = layers
         self._report = report
@@ -165,6 +187,7 @@ class PageIO:
         Blocks for the copy of a page or two: when it returns no I/O thread reads the pool, whose
         pages may then be written anew.
         """
+        self.host.begin_epoch(form.page_tokens)
         with self._changed:
             self._epoch += 1
             self._form = form
@@ -175,11 +198,17 @@ class PageIO:
             self._staging.clear()
             self._copied.wait_for(lambda: self._num_copying == 0)
 
-    def load(self, load_id: int, digests: Sequence[bytes]) -> None:
-        """Begin to read this stage's layers of consecutive pages; report tells the end."""
+    def load(self, load_id: int, digests: Sequence[bytes], host_ids: Sequence[int] = ()) -> None:
+        """Begin to read this stage's layers of consecutive pages; report tells the end.
+
+        The first of them lie in host memory already, at host_ids; those that do not are read.
+        """
         assert self._form is not None
+        num_host = self.host.count(digests, host_ids)
+        digests = digests[num_host:]
         staged = self._staging.begin(
             load_id,
+            host_ids=tuple(host_ids[:num_host]),
             num_pages=len(digests),
             num_layers=len(self._layers),
             layer_bytes=self._form.layer_bytes,
@@ -189,6 +218,9 @@ class PageIO:
         )
         with self._changed:
             self._running[load_id] = job
+            if not digests:
+                self._end(job, (), "")
+                return
             self._loads.append(job)
             self._changed.notify()
 
@@ -202,8 +234,8 @@ class PageIO:
             if job is not None:
                 self._end(job, (), "late")
 
-    def take(self, load_id: int) -> Bytes | None:
-        """Return a load's pages [pages, layers, layer_bytes], now the caller's; forget the load.
+    def take(self, load_id: int) -> StagedLoad | None:
+        """Return a load with its pages, now the caller's; forget the load.
 
         None if no such load has ended with pages.
         """
@@ -230,6 +262,45 @@ class PageIO:
                     store_id=store_id,
                     pages=tuple(pages),
                     num_bytes=num_bytes,
+                )
+            )
+            self._changed.notify()
+
+    def prepare(self, store_id: int, pages: Sequence[StorePage], *, from_host: bool) -> PageCopies:
+        """Return what copy_out has to be given in turn; nothing pins the pages until then."""
+        assert self._form is not None
+        return PageCopies(
+            epoch=self._epoch,
+            form=self._form,
+            store_id=store_id,
+            pages=tuple(pages),
+            from_host=from_host,
+        )
+
+    def copy_out(self, wanted: PageCopies) -> None:
+        """Copy pages and begin to write them, as many as there is room for; compute thread only."""
+        page_bytes = len(self._layers) * wanted.form.layer_bytes
+        with self._changed:
+            if wanted.epoch != self._epoch:
+                return
+            num_room = (self._max_store_bytes - self._store_bytes) // page_bytes
+            pages = wanted.pages[:num_room]
+            num_bytes = len(pages) * page_bytes
+            self._store_bytes += num_bytes
+        _DROPPED_PAGES.inc(len(wanted.pages) - len(pages))
+        copies = tuple(self._encode(page, wanted) for page in pages)
+        with self._changed:
+            if wanted.epoch != self._epoch:
+                self._store_bytes -= num_bytes
+                return
+            self._stores.append(
+                _Store(
+                    epoch=wanted.epoch,
+                    form=wanted.form,
+                    store_id=wanted.store_id,
+                    pages=pages,
+                    num_bytes=num_bytes,
+                    copies=copies,
                 )
             )
             self._changed.notify()
@@ -308,9 +379,8 @@ class PageIO:
         for group in self._groups(len(job.pages), job.form):
             if store is None or self._away.active or self._full.active:
                 break
-            copies = [self._copy(page, job) for page in job.pages[group]]
-            pages = [page for page in copies if page is not None]
-            if len(pages) < len(copies):
+            pages = self._copies(group, job)
+            if pages is None:
                 break
             written = self._write(pages, store)
             stored.extend(group.start + i for i, there in enumerate(written) if there)
@@ -331,6 +401,14 @@ class PageIO:
             self._full.begin("the server may be out of memory")
         return written
 
+    def _copies(self, group: slice, job: _Store) -> Sequence[EncodedPage] | None:
+        """Return copies of pages; None if their epoch is over before they are all made."""
+        if job.copies is not None:
+            return job.copies[group] if job.epoch == self._epoch else None
+        copies = [self._copy(page, job) for page in job.pages[group]]
+        pages = [page for page in copies if page is not None]
+        return pages if len(pages) == len(copies) else None
+
     def _copy(self, page: StorePage, job: _Store) -> EncodedPage | None:
         """Copy a page out of the pool; None if its epoch is over."""
         with self._changed:
@@ -338,21 +416,26 @@ class PageIO:
                 return None
             self._num_copying += 1
         try:
-            record = PageRecord(
-                format=job.form,
-                namespace=page.namespace,
-                parent=page.parent,
-                page_index=page.page_index,
-            )
-            layers = (
-                (layer, np.ravel(self._stage.read_page(layer, page.page_id)))
-                for layer in self._layers
-            )
-            return encode_page(page.digest, record, layers)
+            return self._encode(page, job)
         finally:
             with self._changed:
                 self._num_copying -= 1
                 self._copied.notify_all()
+
+    def _encode(self, page: StorePage, job: PageCopies | _Store) -> EncodedPage:
+        """Copy a page with what Redis is to know of it."""
+        record = PageRecord(
+            format=job.form,
+            namespace=page.namespace,
+            parent=page.parent,
+            page_index=page.page_index,
+        )
+        data: Iterable[Bytes]
+        if isinstance(job, PageCopies) and job.from_host:
+            data = self.host.read(page.page_id)
+        else:
+            data = (np.ravel(self._stage.read_page(layer, page.page_id)) for layer in self._layers)
+        return encode_page(page.digest, record, zip(self._layers, data, strict=True))
 
     def _groups(self, num_pages: int, form: PageFormat) -> Iterator[slice]:
         step = max(1, _GROUP_BYTES // (len(self._layers) * form.layer_bytes))

@@ -8,7 +8,7 @@ Shapes: T rows, D hidden size, n rows that are sampled.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -33,7 +33,7 @@ from stage_worker.weights import StageWeights
 
 
 class PagedStage:
-    """Implements stage.Stage and launched.LaunchingStage on one device."""
+    """Implements stage.Stage, LaunchingStage and CopyingStage on one device."""
 
     def __init__(
         self,
@@ -165,6 +165,20 @@ class PagedStage:
     def write_page(self, layer: int, page_id: int, data: npt.NDArray[np.uint8]) -> None:
         """Fill a page in one layer (absolute index) from bytes of page_layer_bytes()."""
         self._owned_pool().write_page(layer - self.description.first_layer, page_id, data)
+
+    def save_pages(self, page_ids: Sequence[int], pages: Sequence[torch.Tensor]) -> None:
+        """Copy whole pages to host memory; see CopyingStage."""
+        self._owned_pool().save_pages(page_ids, pages)
+
+    def wait_saved(self) -> None:
+        """See CopyingStage."""
+        self._owned_pool().wait_saved()
+
+    def restore_pages(
+        self, page_ids: Sequence[int], pages: Sequence[torch.Tensor]
+    ) -> Callable[[], float]:
+        """Copy whole pages from host memory; see CopyingStage."""
+        return self._owned_pool().restore_pages(page_ids, pages)
 
     def _owned_pool(self) -> PagedPool:
         if self._pool is None:

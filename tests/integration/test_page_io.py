@@ -87,9 +87,9 @@ def test_three_stages_load_what_two_stored(server: Valkey) -> None:
     with stages(server, (0, 1), (1, 3), (3, 4)) as readers:
         for reader in readers:
             assert reader.load() == LoadResult(load_id=2, num_pages=3, bad_digests=())
-            pages = reader.page_io.take(2)
-            assert pages is not None
-            for page, digest in zip(pages, DIGESTS, strict=True):
+            taken = reader.page_io.take(2)
+            assert taken is not None
+            for page, digest in zip(taken.ready, DIGESTS, strict=True):
                 expected = np.stack([layer_data(digest, layer) for layer in reader.layers])
                 assert expected.tobytes() == page.tobytes()
 

@@ -87,7 +87,7 @@ def test_what_was_stored_is_loaded(page_io: PageIO, results: Results) -> None:
     assert taken is not None
     for page, digest in enumerate(DIGESTS[:2]):
         for index, layer in enumerate(LAYERS):
-            assert taken[page, index].tobytes() == layer_data(digest, layer).tobytes()
+            assert taken.ready[page, index].tobytes() == layer_data(digest, layer).tobytes()
 
 
 def test_records_tell_of_each_page_what_it_is(
@@ -227,7 +227,7 @@ def test_an_ended_load_gives_what_was_read(
     store.may_go.set()
     taken = page_io.take(2)
     assert taken is not None
-    assert taken[:, 0].tobytes() == layer_data(DIGESTS[0], LAYERS[0]).tobytes()
+    assert taken.ready[:, 0].tobytes() == layer_data(DIGESTS[0], LAYERS[0]).tobytes()
     page_io.load(3, DIGESTS[:1])
     assert results.get(timeout=5) == LoadResult(load_id=3, num_pages=1, bad_digests=())
 
@@ -324,8 +324,8 @@ def test_taken_pages_are_writable(page_io: PageIO, results: Results) -> None:
     results.get(timeout=5)
     taken = page_io.take(2)
     assert taken is not None
-    assert taken.flags.writeable
-    assert taken.dtype == np.uint8
+    assert taken.ready.flags.writeable
+    assert taken.ready.dtype == np.uint8
 
 
 def test_a_bug_on_an_io_thread_is_told(store: PlayedStore, results: Results) -> None:
