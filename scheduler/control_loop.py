@@ -106,7 +106,7 @@ class ControlLoop:
         now_s = time.monotonic()
         for action in self.engine.flush(now_s):
             self._perform(action, now_s)
-        while self.engine.num_unwritten:
+        while self.engine.snapshot().num_unwritten_pages:
             self._ended.clear()
             await self._ended.wait()
         await self._cache.ended()

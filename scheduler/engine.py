@@ -41,7 +41,7 @@ from scheduler.output import aborted, chunk_done, finished, progress, push_token
 from scheduler.prefixes import release_lease
 from scheduler.request import Request, RequestState
 from scheduler.results import PartResult, deal
-from scheduler.route import Route, route_of
+from scheduler.route import Route, check_formed, route_of
 from scheduler.snapshot import Snapshot, snapshot_of
 
 ROUTE_RETRY_S = 2.0
@@ -105,7 +105,7 @@ class Engine:
         return not len(self._live) and (self._route is None or self._route.is_at_rest())
 
     def forget_cached(self) -> int:
-        """Forget what the devices hold of prompts; return how many pages that were.
+        """Forget what workers hold of prompts; return how many device pages that were.
 
         Who runs keeps his pages, but nobody will find them.
         """
@@ -117,11 +117,6 @@ class Engine:
         if self._route is not None:
             self._route.stores.flush()
         return self._go_on(now_s)
-
-    @property
-    def num_unwritten(self) -> int:
-        """Pages that a flush has not written yet, as far as it is going to."""
-        return 0 if self._route is None else self._route.stores.num_unwritten
 
     def snapshot(self) -> Snapshot:
         """Count what there is."""
@@ -151,17 +146,11 @@ class Engine:
             actions += route.admit(request, now_s=now_s)
         while (microbatch := route.next_microbatch(now_s)) is not None:
             actions.append(microbatch)
-        actions += route.stores.go_on()
-        return actions
+        return actions + list(route.stores.go_on())
 
     def _route_formed(self, event: RouteFormed) -> list[Action]:
         """Start clean on a new route; whatever was left on an old one fails."""
-        if event.epoch <= self._epoch:
-            raise InvariantViolated(f"epoch {event.epoch} formed after {self._epoch}")
-        if event.latency is not None and event.latency.num_stages != event.num_stages:
-            raise InvariantViolated(
-                f"latency of {event.latency.num_stages} stages, the route has {event.num_stages}"
-            )
+        check_formed(event, self._epoch)
         actions = self._route_lost("the route was formed anew")
         self._epoch = event.epoch
         tiers = self._kept.take(event.pool_ids)

@@ -282,6 +282,20 @@ class Route:
             self.tiers.host.release(request.drop_host_pages())
 
 
+def check_formed(event: RouteFormed, epoch: int) -> None:
+    """Check that a route can follow the one of an earlier epoch.
+
+    Raises:
+        InvariantViolated: it is not newer, or its latency is of another number of stages.
+    """
+    if event.epoch <= epoch:
+        raise InvariantViolated(f"epoch {event.epoch} formed after {epoch}")
+    if event.latency is not None and event.latency.num_stages != event.num_stages:
+        raise InvariantViolated(
+            f"latency of {event.latency.num_stages} stages, the route has {event.num_stages}"
+        )
+
+
 def route_of(message: Acked | Loaded | Stored, latest: Route | None, epoch: int) -> Route | None:
     """Return the route that a stage speaks of, or None if that is gone.
 

@@ -218,5 +218,5 @@ async def _drain(loop: ControlLoop, timeout_s: float) -> None:
             await loop.write_back()
     if loop.num_requests:
         _log.warning("requests cut off by shutdown", num_requests=loop.num_requests)
-    if num_pages := loop.engine.num_unwritten:
+    if num_pages := loop.engine.snapshot().num_unwritten_pages:
         _log.warning("pages not written back by shutdown", num_pages=num_pages)

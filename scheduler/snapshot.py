@@ -46,6 +46,8 @@ class Snapshot:
     """What each stage has measured of copies from host memory; 0 before the first."""
     num_loads: int = 0
     num_stores: int = 0
+    num_unwritten_pages: int = 0
+    """That stores under way, or still to come while the scheduler drains, will write."""
     latency: PipelineLatency | None = None
     """What chunks are planned with now, refits included."""
     num_refits: tuple[int, ...] = ()
@@ -74,6 +76,7 @@ def snapshot_of(route: Route | None, engine: Snapshot) -> Snapshot:
         host_bytes_per_s=route.prefixes.rates.host.bytes_per_s,
         num_loads=len(route.loads),
         num_stores=len(route.stores),
+        num_unwritten_pages=route.stores.num_unwritten,
         latency=route.pace.latency,
         num_refits=tuple(route.pace.num_refits),
         bubble_ratios=route.pace.use.bubble_ratios,

@@ -23,7 +23,7 @@ from stage_worker.orders import (
     SamplingRow,
     StorePage,
 )
-from stage_worker.page_io import LoadResult, StoreResult
+from stage_worker.page_jobs import LoadResult, StoreResult
 from stage_worker.profile_plan import ProfilePoint
 from stage_worker.stage import StageDescription
 

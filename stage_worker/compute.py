@@ -22,7 +22,8 @@ from stage_worker.completions import Begun, Completions
 from stage_worker.host_copies import CopyingStage, LayerCopies, Restored
 from stage_worker.launched import ComputedStage, LaunchingStage
 from stage_worker.orders import Microbatch
-from stage_worker.page_io import PageCopies, PageIO
+from stage_worker.page_io import PageIO
+from stage_worker.page_jobs import StoreJob
 from stage_worker.stage import Stage
 
 
@@ -92,7 +93,7 @@ class Stop:
 
 
 _STOP_S = 10.0
-CacheOrder = UseLoad | SavePages | PageCopies
+CacheOrder = UseLoad | SavePages | StoreJob
 """What concerns cached pages."""
 Order = UseStage | BeginEpoch | UseLinks | Microbatch | CacheOrder | CopyPages | ForgetRow | Stop
 
@@ -166,7 +167,7 @@ class Compute:
                 self._links = order
             case Microbatch():
                 self._run_microbatch(order)
-            case UseLoad() | SavePages() | PageCopies():
+            case UseLoad() | SavePages() | StoreJob():
                 self._obey_cache(order)
             case CopyPages() | ForgetRow():
                 self._copy_or_forget(order)
@@ -232,8 +233,9 @@ class Compute:
     def _allocate(self, order: BeginEpoch) -> None:
         """Make the pool, and cut host memory into pages of the same size."""
         self._stage.allocate(num_pages=order.num_pages, page_tokens=order.page_tokens)
-        num_layers = self._stage.description.num_layers
-        self._page_io.host.cut(num_layers, self._stage.page_layer_bytes())
+        description = self._stage.description
+        layers = range(description.first_layer, description.last_layer)
+        self._page_io.host.cut(layers, self._stage.page_layer_bytes())
 
     def _obey_cache(self, order: CacheOrder) -> None:
         """Carry out an order about cached pages.
@@ -249,7 +251,7 @@ class Compute:
                 self._copier.save_pages(
                     order.page_ids, [host.page(each) for each in order.host_ids]
                 )
-            case PageCopies():
+            case StoreJob():
                 if order.from_host:
                     self._copier.wait_saved()
                 self._page_io.copy_out(order)

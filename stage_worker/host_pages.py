@@ -28,7 +28,7 @@ class HostPages:
             self._memory_B = torch.empty(num_bytes, dtype=torch.uint8, pin_memory=pinned)
         except RuntimeError as error:
             raise ConfigError(f"no {num_bytes} bytes of host memory for pages: {error}") from error
-        self._layers, self._layer_bytes = 0, 1
+        self._layers, self._layer_bytes = range(0), 1
         self._digests: dict[int, bytes] = {}
         """The event loop's: what each host page holds once all orders so far are done."""
         self._page_tokens = 0
@@ -56,9 +56,9 @@ class HostPages:
                 return index
         return min(len(digests), len(host_ids))
 
-    def cut(self, num_layers: int, layer_bytes: int) -> None:
-        """Cut the memory into pages of so many layers; for the compute thread."""
-        self._layers, self._layer_bytes = num_layers, layer_bytes
+    def cut(self, layers: range, layer_bytes: int) -> None:
+        """Cut the memory into pages of these layers; for the compute thread."""
+        self._layers, self._layer_bytes = layers, layer_bytes
 
     def page(self, host_id: int) -> torch.Tensor:
         """Return a page [layers, layer_bytes], a view; for the compute thread.
@@ -66,13 +66,13 @@ class HostPages:
         Raises:
             InvariantViolated: there is no such page.
         """
-        num_bytes = self._layers * self._layer_bytes
+        num_bytes = len(self._layers) * self._layer_bytes
         end = (host_id + 1) * num_bytes
         if host_id < 0 or end > len(self._memory_B):
             raise InvariantViolated(f"host page {host_id} of {num_bytes} bytes")
-        return self._memory_B[end - num_bytes : end].view(self._layers, self._layer_bytes)
+        return self._memory_B[end - num_bytes : end].view(len(self._layers), -1)
 
-    def read(self, host_id: int) -> Bytes:
-        """Return the bytes of a page [layers, layer_bytes], a view; for the compute thread."""
-        data: Bytes = self.page(host_id).numpy()
+    def read_page(self, layer: int, host_id: int) -> Bytes:
+        """Return a page's bytes in one layer (absolute index), a view; for the compute thread."""
+        data: Bytes = self.page(host_id)[self._layers.index(layer)].numpy()
         return data

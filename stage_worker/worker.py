@@ -26,7 +26,8 @@ from stage_worker.compute import Compute, Listener, UseStage
 from stage_worker.host_pages import HostPages
 from stage_worker.identity import Identity
 from stage_worker.lost_scheduler import LostScheduler
-from stage_worker.page_io import LoadResult, PageIO, PageIOLimits, StoreResult
+from stage_worker.page_io import PageIO
+from stage_worker.page_jobs import LoadResult, PageIOLimits, StoreResult
 from stage_worker.page_store import PageStore
 from stage_worker.profile_plan import ProfilePoint
 from stage_worker.session import Session

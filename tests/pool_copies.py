@@ -24,7 +24,7 @@ def check_copies(device: torch.device, *, num_planes: int, dtype: torch.dtype) -
     )
     pool = PagedPool(shape, dtype, device)
     host = HostPages(64 * shape.num_layers * pool.page_layer_bytes, pinned=device.type == "cuda")
-    host.cut(shape.num_layers, pool.page_layer_bytes)
+    host.cut(range(shape.num_layers), pool.page_layer_bytes)
     memory = pool._pool_LJPNKd
     memory.copy_(torch.randn(memory.shape, generator=torch.Generator().manual_seed(3)))
     expected = memory.clone()

@@ -21,5 +21,5 @@ def test_copies_and_compute_do_not_overtake_each_other(gpu: torch.device, num_pl
 def test_host_memory_is_pinned(gpu: torch.device) -> None:
     """Else each copy would be made twice, and nothing else could run meanwhile."""
     host = HostPages(1 << 20, pinned=gpu.type == "cuda")
-    host.cut(2, 1024)
+    host.cut(range(2, 4), 1024)
     assert host.page(3).is_pinned()

@@ -14,7 +14,8 @@ import pytest
 from chunkmesh.kv_store import KvStore
 from chunkmesh.stored_page import page_key
 from stage_worker.orders import StorePage
-from stage_worker.page_io import LoadResult, PageIO, StoreResult
+from stage_worker.page_io import PageIO
+from stage_worker.page_jobs import LoadResult, StoreResult
 from tests.page_samples import FORM, NAMESPACE, chain, layer_data, parents
 from tests.scripted_stage import Script, ScriptedStage
 from tests.valkey import Valkey, running_valkey
