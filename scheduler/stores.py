@@ -65,7 +65,8 @@ class Stores:
         self._page_tokens = config.page_tokens
         self._max_outstanding = config.max_outstanding_stores
         self._policy = config.write_policy
-        self._counts = counts
+        self.counts = counts
+        """Where what was not written back is counted."""
         self._next_id = 0
         self._open: dict[int, _Store] = {}
         self._to_flush: deque[PageToStore] = deque()
@@ -106,7 +107,7 @@ class Stores:
 
         With the other policies nothing is written.
         """
-        from_device, from_host = self._tiers.take_gone(self._counts)
+        from_device, from_host = self._tiers.take_gone(self.counts)
         if self._policy != "write_back":
             return []
         orders = []
@@ -118,7 +119,7 @@ class Stores:
             if pages and len(self._open) < self._max_outstanding:
                 orders.append(self._open_store(pages, tier, in_turn=True, is_pinned=False))
             else:
-                self._counts.unwritten_pages += len(pages)
+                self.counts.unwritten_pages += len(pages)
         return orders
 
     def flush(self) -> None:

@@ -92,3 +92,56 @@ def test_nothing_is_stored_when_none_may_be_outstanding() -> None:
     request = _request("a", pages)
     stores = _stores(tiers, max_outstanding=0)
     assert stores.start((_chunk(request, 40),)) is None
+
+
+def _hold(tiers: Tiers, request: Request) -> None:
+    """Let a request's two full pages be found."""
+    tiers.device.keep(NAMESPACE, request.leading_digests(2, 16), request.page_ids[:2])
+
+
+def test_what_leaves_the_devices_is_written_back_unless_host_memory_has_it() -> None:
+    """Each page is written once, when the last tier that has it needs its room."""
+    tiers = Tiers(num_pages=3, num_host_pages=1)
+    stores = _stores(tiers, policy="write_back")
+    request = _request("a", tiers.device)
+    _hold(tiers, request)
+    digests = request.leading_digests(2, 16)
+    tiers.host.save(NAMESPACE, digests, request.page_ids, 0)
+    tiers.device.release(request.drop_pages())
+    tiers.device.allocate(3)
+    (order,) = stores.gone()
+    told = (order.in_turn, order.tier, [page.digest for page in order.pages])
+    assert told == (True, "device", [digests[1]])
+    assert stores.gone() == []
+
+
+def test_what_is_written_back_is_bounded_and_the_rest_counted() -> None:
+    """A Redis that is slow costs hits, and nobody waits for it."""
+    tiers = Tiers(num_pages=3)
+    stores = _stores(tiers, max_outstanding=0, policy="write_back")
+    request = _request("a", tiers.device)
+    _hold(tiers, request)
+    tiers.device.release(request.drop_pages())
+    tiers.device.allocate(3)
+    assert stores.gone() == []
+    assert stores.counts.unwritten_pages == 2
+
+
+def test_a_flush_goes_on_as_its_stores_end() -> None:
+    """Pages are pinned while they are written; what a stage did not write may be tried again."""
+    tiers = Tiers(num_pages=16)
+    stores = _stores(tiers, max_outstanding=1, policy="write_back")
+    requests = [_request(name, tiers.device, name.encode() * 32) for name in "ab"]
+    for request in requests:
+        digests = request.leading_digests(2, 16)
+        tiers.device.keep(request.spec.namespace, digests, request.page_ids[:2])
+        tiers.device.release(request.drop_pages())
+    stores.flush()
+    (order,) = stores.go_on()
+    assert len(order.pages) == stores.num_unwritten == 4
+    assert (stores.go_on(), tiers.device.num_free) == ([], 12)
+    stores.stored(0, 0, (0, 1, 2, 3))
+    stores.stored(1, 0, (0, 1, 2))
+    assert (stores.num_unwritten, tiers.device.num_free) == (0, 16)
+    written = [tiers.is_stored(page.digest) for page in order.pages]
+    assert written == [True, True, True, False]
