@@ -22,8 +22,8 @@ from chunkmesh.v1 import hicache_pb2 as pb
 from hicache.admin import flags
 from hicache.admin.calls import ANSWER_S, DAY_S, WORK_S, Generation, HiCache, ask, ask_scheduler
 from hicache.admin.consent import Consent
-from hicache.admin.exits import EXIT_ERROR, EXIT_NOT_FOUND, address, fail
-from hicache.admin.output import print_values
+from hicache.admin.exits import EXIT_ERROR, EXIT_NOT_FOUND, address, fail, unicode_text
+from hicache.admin.output import print_values, visible
 from hicache.admin.warm_file import read_warm_file
 
 app = typer.Typer()
@@ -77,7 +77,8 @@ def warm(
     consent = Consent(dry_run=dry_run, yes=yes)
     consent.check()
     where = address("--scheduler", scheduler)
-    requests = read_warm_file(file, whole=whole, cache_salt=cache_salt)
+    salt = unicode_text("--cache-salt", cache_salt)
+    requests = read_warm_file(file, whole=whole, cache_salt=salt)
     if not requests:
         fail(f"{file} holds no prompt", EXIT_NOT_FOUND)
     prompts = [_look_up(context, where, request) for request in requests]
@@ -94,6 +95,12 @@ def warm(
     print_values(values, as_json=as_json)
     if tally.num_failed:
         raise typer.Exit(EXIT_ERROR)
+    if num_new < len(new_digests):
+        fail(
+            f"{len(new_digests) - num_new} pages are not usable: Redis is away or full, a quota or "
+            "the budget is too small, or the mesh has them on its devices and does not store them "
+            "again"
+        )
 
 
 def _look_up(
@@ -121,7 +128,8 @@ def _run(
         ):
             if isinstance(ended, ChunkMeshError):
                 tally.num_failed += 1
-                console.print(f"a prompt of {prompt.num_tokens} tokens failed: {ended}")
+                said = f"a prompt of {prompt.num_tokens} tokens failed: {ended}"
+                console.print(visible(said), markup=False)
             else:
                 tally.prompt_tokens += ended.prompt_tokens
                 tally.cached_tokens += ended.cached_tokens

@@ -262,6 +262,10 @@ async def test_a_prompt_that_nobody_sent_is_not_found(hicache: str) -> None:
         (("lookup", "--tokens", "/nowhere/at/all"), "/nowhere/at/all"),
         (("--hicache", "nowhere", "stats"), "--hicache"),
         (("clear", "--yes", "--dry-run"), "--dry-run"),
+        (("lookup", "--text", "\udcff"), "--text"),
+        (("lookup", "--text", "a", "--cache-salt", "\udcff"), "--cache-salt"),
+        (("quota", "set", "\udcff", "1GiB", "--dry-run"), "cache_salt"),
+        (("tree", "--depth", "9" * 30), "--depth"),
         (("unknown",), "unknown"),
     ],
 )
@@ -270,6 +274,14 @@ def test_wrong_usage(command: tuple[str, ...], words: str) -> None:
     ended = CliRunner().invoke(app, command)
     assert ended.exit_code == 2
     assert words in ended.stderr
+
+
+def test_tokens_of_endless_depth(tmp_path: pathlib.Path) -> None:
+    """A file of brackets is wrong usage, not an error of the program."""
+    file = tmp_path / "tokens.json"
+    file.write_text("[" * 100_000)
+    ended = CliRunner().invoke(app, ["lookup", "--tokens", str(file)])
+    assert (2, True) == (ended.exit_code, str(file) in ended.stderr)
 
 
 async def test_a_server_that_is_not_there() -> None:
