@@ -69,6 +69,10 @@ class RedisWatcher:
             tasks.create_task(self._rebuilder.run())
             tasks.create_task(self._unlink_loop())
 
+    def rebuild_soon(self) -> None:
+        """Say that the index may lack pages that Redis has."""
+        self._rebuilder.asked.set()
+
     def unlink_soon(self) -> None:
         """Say that pages may be doomed."""
         self._unlink_wanted.set()

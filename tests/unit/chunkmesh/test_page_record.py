@@ -7,6 +7,7 @@ import dataclasses
 import numpy as np
 import pytest
 
+from chunkmesh.coverage import MAX_LAYER_BYTES
 from chunkmesh.page_record import (
     LAYER_HEADER_BYTES,
     PageRecord,
@@ -46,6 +47,13 @@ def test_a_record_is_sound_as_a_whole_or_not_at_all() -> None:
 def test_a_record_of_nonsense_sizes_is_refused(field: str) -> None:
     """A right checksum does not make a size right."""
     record = dataclasses.replace(RECORD, format=dataclasses.replace(FORM, **{field: 0}))  # type: ignore[arg-type]
+    assert decode_record(PAGE, encode_record(PAGE, record)) is None
+
+
+def test_a_record_of_absurd_size_is_refused() -> None:
+    """Sums over such pages would not fit into any message."""
+    form = dataclasses.replace(FORM, layer_bytes=MAX_LAYER_BYTES + 1)
+    record = dataclasses.replace(RECORD, format=form)
     assert decode_record(PAGE, encode_record(PAGE, record)) is None
 
 
