@@ -179,7 +179,7 @@ class AdminService:
                 async for batch in self._store.scan():
                     digests = [page.digest for page in batch]
                     num_pages = await self._store.unlink(digests)
-                    tally.add(num_pages, _num_bytes(batch) * num_pages // len(batch))
+                    tally.add(num_pages, _num_bytes(batch) * num_pages // max(1, len(batch)))
                 self._cache.forget()
                 is_done = True
         finally:
