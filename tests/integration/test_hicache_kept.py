@@ -231,6 +231,21 @@ async def test_a_clear_that_redis_refuses_forgets_no_page(valkey: Valkey) -> Non
         assert entry.request.startswith("all pages: failed, ")
 
 
+async def test_the_log_waits_for_a_full_redis(valkey: Valkey) -> None:
+    """O20 (a): who made room in a full Redis is told once there is room."""
+    async with filled(valkey) as hicache:
+        with valkey.client() as client:
+            client.config_set("maxmemory", 1)
+            await hicache.Evict(pb.EvictRequest(selection=pb.Selection(below=DIGESTS[3])))
+            await hicache.Evict(pb.EvictRequest(selection=pb.Selection(below=DIGESTS[2])))
+            assert [] == list((await hicache.GetAuditLog(pb.GetAuditLogRequest())).entries)
+            client.config_set("maxmemory", 0)
+        for _ in range(2):
+            entries = (await hicache.GetAuditLog(pb.GetAuditLogRequest())).entries
+            told = [entry.request.split()[1] for entry in entries]
+            assert [DIGESTS[2].hex()[:12], DIGESTS[3].hex()[:12]] == told
+
+
 async def test_an_import_that_breaks_off_is_in_the_log(valkey: Valkey) -> None:
     """Pages that were written before the caller went are a change by hand, too."""
     async with filled(valkey) as hicache:
