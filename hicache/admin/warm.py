@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, cast
 
 import grpc
 import typer
@@ -116,28 +116,35 @@ def _look_up(
 def _run(
     scheduler: Generation, prompts: Sequence[_Prompt], tally: _Tally, concurrency: int
 ) -> None:
-    """Run all prompts, several at the same time, and count."""
+    """Run all prompts, several at the same time, and count; Ctrl-C ends those that run, too."""
     console = Console(stderr=True)
+    calls: list[grpc.Call] = []
+
+    def run(prompt: _Prompt) -> generation_pb2.GenerateComplete | ChunkMeshError:
+        return _run_one(scheduler, prompt, calls)
+
     with (
         ThreadPoolExecutor(concurrency) as threads,
         Progress(console=console, transient=True, disable=not console.is_terminal) as progress,
     ):
         task = progress.add_task("running prompts", total=len(prompts))
-        for prompt, ended in zip(
-            prompts, threads.map(lambda prompt: _run_one(scheduler, prompt), prompts), strict=True
-        ):
-            if isinstance(ended, ChunkMeshError):
-                tally.num_failed += 1
-                said = f"a prompt of {prompt.num_tokens} tokens failed: {ended}"
-                console.print(visible(said), markup=False)
-            else:
-                tally.prompt_tokens += ended.prompt_tokens
-                tally.cached_tokens += ended.cached_tokens
-            progress.advance(task)
+        try:
+            for prompt, ended in zip(prompts, threads.map(run, prompts), strict=True):
+                if isinstance(ended, ChunkMeshError):
+                    tally.num_failed += 1
+                    said = f"a prompt of {prompt.num_tokens} tokens failed: {ended}"
+                    console.print(visible(said), markup=False)
+                else:
+                    tally.prompt_tokens += ended.prompt_tokens
+                    tally.cached_tokens += ended.cached_tokens
+                progress.advance(task)
+        finally:
+            for call in calls:
+                call.cancel()
 
 
 def _run_one(
-    scheduler: Generation, prompt: _Prompt
+    scheduler: Generation, prompt: _Prompt, calls: list[grpc.Call]
 ) -> generation_pb2.GenerateComplete | ChunkMeshError:
     request = generation_pb2.GenerateRequest(
         cache_salt=prompt.request.cache_salt,
@@ -148,8 +155,10 @@ def _run_one(
     else:
         request.text = prompt.request.text
     complete = generation_pb2.GenerateComplete()
+    responses = scheduler.Generate(request, timeout=DAY_S)
+    calls.append(cast("grpc.Call", responses))
     try:
-        for response in scheduler.Generate(request, timeout=DAY_S):
+        for response in responses:
             if response.HasField("complete"):
                 complete = response.complete
     except grpc.RpcError as error:
