@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
 import time
 from collections.abc import AsyncIterator, Callable, Iterable
 
@@ -16,8 +15,9 @@ from chunkmesh.errors import CacheFault, InvalidRequest
 from chunkmesh.stored_page import StoredPage
 from chunkmesh.v1 import hicache_pb2 as pb
 from hicache import codec
-from hicache.audit_log import AuditLog, Deed
+from hicache.audit_log import AuditLog
 from hicache.cache import PrefixCache
+from hicache.change_tally import ChangeTally
 from hicache.kept_state import KeptState
 from hicache.store_thread import StoreThread
 from hicache.watcher import RedisWatcher
@@ -165,13 +165,13 @@ class AdminService:
             tally = await self._count() if request.dry_run else await self._delete_all(peer)
         return pb.ClearResponse(num_pages=tally.num_pages, num_bytes=tally.num_bytes)
 
-    async def _count(self) -> _Tally:
-        tally = _Tally()
+    async def _count(self) -> ChangeTally:
+        tally = ChangeTally()
         async for batch in self._store.scan():
             tally.add(len(batch), _num_bytes(batch))
         return tally
 
-    async def _delete_all(self, peer: str) -> _Tally:
+    async def _delete_all(self, peer: str) -> ChangeTally:
         self._cache.forget()
         is_done = False
         try:
@@ -210,7 +210,7 @@ class AdminService:
         )
 
     @contextlib.asynccontextmanager
-    async def _changing(self, peer: str, method: str, request: str) -> AsyncIterator[_Tally]:
+    async def _changing(self, peer: str, method: str, request: str) -> AsyncIterator[ChangeTally]:
         """Make a change inside and count it; it is written to the audit log on leaving.
 
         So is one that Redis did not let through, and one whose caller went after it was made.
@@ -220,7 +220,7 @@ class AdminService:
         """
         if self._watcher.fault is not None:
             raise CacheFault(self._watcher.fault)
-        tally = _Tally()
+        tally = ChangeTally()
         try:
             yield tally
         except asyncio.CancelledError:
@@ -234,7 +234,7 @@ class AdminService:
         await self._audit.record(tally.deed(peer, method, request))
 
     @contextlib.asynccontextmanager
-    async def _keeping(self, peer: str, method: str, request: str) -> AsyncIterator[_Tally]:
+    async def _keeping(self, peer: str, method: str, request: str) -> AsyncIterator[ChangeTally]:
         """Make a change inside that outlives restarts, or none if Redis does not take it.
 
         Raises:
@@ -247,35 +247,6 @@ class AdminService:
             except CacheFault:
                 tally.undo()
                 raise
-
-
-@dataclasses.dataclass(slots=True, kw_only=True)
-class _Tally:
-    """What a change concerns so far."""
-
-    is_made: bool = False
-    num_pages: int = 0
-    num_bytes: int = 0
-
-    def add(self, num_pages: int, num_bytes: int) -> None:
-        """Count pages that were changed."""
-        self.is_made = True
-        self.num_pages += num_pages
-        self.num_bytes += num_bytes
-
-    def undo(self) -> None:
-        """Take note that nothing of it stands."""
-        self.is_made, self.num_pages, self.num_bytes = False, 0, 0
-
-    def deed(self, peer: str, method: str, request: str) -> Deed:
-        """Return what the audit log has to say."""
-        return Deed(
-            peer=peer,
-            method=method,
-            request=request,
-            num_pages=self.num_pages,
-            num_bytes=self.num_bytes,
-        )
 
 
 def _num_bytes(pages: Iterable[StoredPage]) -> int:
