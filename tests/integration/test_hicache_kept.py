@@ -208,8 +208,9 @@ async def test_the_largest_quota_outlives_a_restart(valkey: Valkey) -> None:
         assert most == (await state_of(hicache)).quota_bytes
 
 
-async def test_a_clear_that_redis_refuses_forgets_no_page(valkey: Valkey) -> None:
-    """What is still in Redis is found and bounded again, and the log tells of the attempt."""
+@contextlib.asynccontextmanager
+async def without_unlink(valkey: Valkey) -> AsyncIterator[hicache_pb2_grpc.HiCacheAsyncStub]:
+    """Run a HiCache that holds DIGESTS, over a Redis that lets it delete no key."""
     with valkey.client() as client:
         client.execute_command("ACL", "SETUSER", "u", "on", ">p", "~*", "&*", "+@all", "-unlink")
     settings = HiCacheSettings(port=0, http_port=0, redis_url=(valkey.url.replace("//", "//u:p@"),))
@@ -218,7 +219,19 @@ async def test_a_clear_that_redis_refuses_forgets_no_page(valkey: Valkey) -> Non
         grpc.aio.insecure_channel(str(address)) as link,
     ):
         hicache = hicache_pb2_grpc.HiCacheStub(link)
+
+        async def ready() -> bool:
+            stats = await hicache.GetStats(pb.GetStatsRequest())
+            return not stats.rebuilding and not stats.redis_fault
+
+        await eventually(ready)
         await store_pages(valkey, str(address), DIGESTS)
+        yield hicache
+
+
+async def test_a_clear_that_redis_refuses_forgets_no_page(valkey: Valkey) -> None:
+    """What is still in Redis is found and bounded again, and the log tells of the attempt."""
+    async with without_unlink(valkey) as hicache:
         with pytest.raises(grpc.aio.AioRpcError):
             await hicache.Clear(pb.ClearRequest())
 
@@ -229,6 +242,16 @@ async def test_a_clear_that_redis_refuses_forgets_no_page(valkey: Valkey) -> Non
         (entry,) = (await hicache.GetAuditLog(pb.GetAuditLogRequest())).entries
         assert ("Clear", 0) == (entry.method, entry.num_pages)
         assert entry.request.startswith("all pages: failed, ")
+
+
+async def test_a_redis_that_deletes_nothing_is_still_read(valkey: Valkey) -> None:
+    """A read-only server, or a user without UNLINK: what is known there stays a hit."""
+    async with without_unlink(valkey) as hicache:
+        await hicache.Invalidate(pb.InvalidateRequest(digests=DIGESTS[3:]))
+        for _ in range(10):
+            await asyncio.sleep(0.05)
+            assert not (await hicache.GetStats(pb.GetStatsRequest())).redis_fault
+            assert 3 == (await hicache.Match(pb.MatchRequest(digests=DIGESTS))).num_pages
 
 
 async def test_the_log_waits_for_a_full_redis(valkey: Valkey) -> None:
