@@ -196,7 +196,14 @@ class Prefixes:
         self._counts.loads["dropped"] += 1
         return [SendCancelLoad(load_id=load.load_id)]
 
-    def keep_filled(self, part: Part) -> None:
+    def filled(self, parts: Sequence[Part]) -> list[SendSavePages]:
+        """Take in what a microbatch has filled; return what is to be copied to host memory."""
+        for part in parts:
+            self._keep_filled(part)
+        saves = [self._save_filled(part) for part in parts] if self._host.num_pages else []
+        return [save for save in saves if save is not None]
+
+    def _keep_filled(self, part: Part) -> None:
         """Let later requests find the full pages up to a part's end, which all stages have."""
         request, num_full = part.request, part.end // self._config.page_tokens
         if (
@@ -209,14 +216,11 @@ class Prefixes:
         self._pages.keep(request.spec.namespace, digests, request.page_ids[:num_full])
         request.num_pages_kept = num_full
 
-    def save_filled(self, part: Part) -> SendSavePages | None:
+    def _save_filled(self, part: Part) -> SendSavePages | None:
         """Copy the full pages up to a part's end to host memory, if it lacks them and has room."""
         request, num_full = part.request, part.end // self._config.page_tokens
-        if (
-            not self._host.num_pages
-            or num_full <= len(request.host_ids)
-            or request.generation != self._pages.generation
-        ):
+        is_old = request.generation != self._pages.generation
+        if num_full <= len(request.host_ids) or is_old:
             return None
         held, order = self._host.save(
             request.spec.namespace,

@@ -224,21 +224,15 @@ class Route:
     def complete(self, parts: tuple[Part, ...]) -> list[Action]:
         """Store what a microbatch has filled; free the pages of ended outputs it was last for."""
         store = self.stores.start(parts)
-        saves = []
-        for part in parts:
-            self.prefixes.keep_filled(part)
-            saves.append(self.prefixes.save_filled(part))
+        saves = self.prefixes.filled(parts)
         for part in parts:
             part.request.num_in_flight -= 1
-            if part.request.row is None:
-                self._free_if_gone(part.request)
-        orders = (store, *self.stores.gone(), *saves)
-        return [order for order in orders if order is not None]
+            self._free_if_gone(part.request)
+        return [*([] if store is None else [store]), *self.stores.gone(), *saves]
 
     def leave(self, request: Request) -> list[Action]:
         """Take away the row of an output that goes; its pages follow when none is in flight."""
-        actions: list[Action] = []
-        actions += self.prefixes.cancel(request)
+        actions = self.prefixes.cancel(request)
         self.groups.remove(request)
         self._budget.leave(request)
         self._shortage.remove(request)

@@ -252,7 +252,7 @@ class Compute:
                     order.page_ids, [host.page(each) for each in order.host_ids]
                 )
             case StoreJob():
-                if order.from_host:
+                if order.source is self._page_io.host:
                     self._copier.wait_saved()
                 self._page_io.copy_out(order)
 

@@ -170,7 +170,7 @@ class PageIO:
             form=self._form,
             store_id=store_id,
             pages=tuple(pages),
-            from_host=from_host,
+            source=self.host if from_host else self._stage,
             page_bytes=len(self._layers) * self._form.layer_bytes,
         )
 
@@ -185,7 +185,7 @@ class PageIO:
             self._store_bytes += num_bytes
         _DROPPED_PAGES.inc(len(job.pages) - len(pages))
         memory = PageMemory()
-        copies = tuple(self._encode(page, job, memory) for page in pages)
+        copies = tuple(encoded(page, job, self._layers, memory) for page in pages)
         with self._changed:
             if job.epoch != self._epoch:
                 self._store_bytes -= num_bytes
@@ -270,10 +270,7 @@ class PageIO:
     def _copies(
         self, group: slice, job: StoreJob, memory: PageMemory
     ) -> Sequence[EncodedPage] | None:
-        """Return copies of pages; None if their epoch is over before they are all made.
-
-        They are made in the memory, unless they were made in turn.
-        """
+        """Return copies of pages, in memory or made in turn; None if their epoch is over before."""
         if job.copies is not None:
             return job.copies[group] if job.epoch == self._epoch else None
         memory.clear()
@@ -288,13 +285,8 @@ class PageIO:
                 return None
             self._num_copying += 1
         try:
-            return self._encode(page, job, memory)
+            return encoded(page, job, self._layers, memory)
         finally:
             with self._changed:
                 self._num_copying -= 1
                 self._copied.notify_all()
-
-    def _encode(self, page: StorePage, job: StoreJob, memory: PageMemory) -> EncodedPage:
-        """Copy a page with what Redis is to know of it."""
-        source = self.host if job.from_host else self._stage
-        return encoded(page, job.form, self._layers, source, memory)

@@ -121,8 +121,8 @@ class StoreJob:
     store_id: int
     pages: tuple[StorePage, ...]
     """Empty if the store was dropped."""
-    from_host: bool
-    """Whether they lie in host memory."""
+    source: PageReader
+    """Where they lie: the pool or host memory."""
     page_bytes: int
     num_bytes: int = 0
     """That are counted for it."""
@@ -130,14 +130,12 @@ class StoreJob:
     """Of the pages, if they are made in turn and were made."""
 
 
-def encoded(
-    page: StorePage, form: PageFormat, layers: range, source: PageReader, memory: PageMemory
-) -> EncodedPage:
-    """Copy a page out of its source into memory, with what Redis is to know of it."""
+def encoded(page: StorePage, job: StoreJob, layers: range, memory: PageMemory) -> EncodedPage:
+    """Copy a page out of where it lies into memory, with what Redis is to know of it."""
     record = PageRecord(
-        format=form, namespace=page.namespace, parent=page.parent, page_index=page.page_index
+        format=job.form, namespace=page.namespace, parent=page.parent, page_index=page.page_index
     )
-    data = ((layer, np.ravel(source.read_page(layer, page.page_id))) for layer in layers)
+    data = ((layer, np.ravel(job.source.read_page(layer, page.page_id))) for layer in layers)
     return encode_page(page.digest, record, data, memory)
 
 
