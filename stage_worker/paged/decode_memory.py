@@ -19,6 +19,7 @@ import torch
 from stage_worker.kernels.reference import PagedContexts, QueryRows
 from stage_worker.paged.plan import PagedPlan
 from stage_worker.paged.sequences import Sequences
+from stage_worker.paged.tables import Ids
 from stage_worker.paged.upload import Upload
 
 _ROWS_UNIT = 4
@@ -56,6 +57,8 @@ class DecodeMemory:
         self.token_ids_N, self.positions_N = longs_3N[0], longs_3N[1]
         self._slots_N = longs_3N[2]
         self._table_Np = torch.zeros(num_rows, limits.num_pages, dtype=torch.int32, device=device)
+        self._sent_pages: tuple[Ids, ...] = ()
+        """Of the first rows of the table; a row of a request that gets a page is a new array."""
         self._begins_N = torch.arange(num_rows + 1, dtype=torch.int32, device=device)
         self.entered_ND = torch.zeros(num_rows, limits.hidden_size, dtype=dtype, device=device)
         """What the stage before computed."""
@@ -104,12 +107,24 @@ class DecodeMemory:
         numbers_3N[2, :num_rows] = plan.slots_T
         keys_N[:num_rows] = run.key_counts
         self._send_block(block)
-        upload = Upload()
-        upload.add(run.page_table_Bp)
-        [table_Tp] = upload.send(self._device)
-        self._table_Np[:num_rows, : table_Tp.shape[1]].copy_(table_Tp)
+        if not self._holds(plan.page_ids):
+            self._send_table(run.page_table_Bp)
+            self._sent_pages = plan.page_ids
         if hidden_in_TD is not None:
             self.entered_ND[:num_rows].copy_(hidden_in_TD)
+
+    def _holds(self, page_ids: tuple[Ids, ...]) -> bool:
+        """Say whether the table begins with these rows, as it does from step to step mostly."""
+        if len(page_ids) > len(self._sent_pages):
+            return False
+        pairs = zip(page_ids, self._sent_pages, strict=False)
+        return all(pages is sent for pages, sent in pairs)
+
+    def _send_table(self, page_table_Bp: Ids) -> None:
+        upload = Upload()
+        upload.add(page_table_Bp)
+        [table_Bp] = upload.send(self._device)
+        self._table_Np[: len(table_Bp), : table_Bp.shape[1]].copy_(table_Bp)
 
     def _filler(self) -> torch.Tensor:
         """Return a block of filler rows on the host."""

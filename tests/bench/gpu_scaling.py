@@ -34,6 +34,10 @@ from tests.chunk_plans import sizes
 
 PAGE_TOKENS = 128
 SMOOTH_FACTOR = 0.75
+DECODED = 64
+"""Tokens behind a prompt whose distance is measured."""
+GROWTH = 1.9
+"""Of the time to the first token with the length, as an exponent: attention is most of it."""
 
 
 def main() -> None:
@@ -74,7 +78,7 @@ def main() -> None:
 def _measure(
     bench: Bench, num_stages: int, arguments: argparse.Namespace, results: Results, clock: Clock
 ) -> None:
-    """Measure single prompts by all plans, then prompts in a row by the best of two kinds."""
+    """Measure single prompts by all plans, then what else is wanted, the longest prompts last."""
     first = Plan(name="first", chunk_tokens=(min(arguments.fixed),))
     bench.complete(bench.prompt(min(arguments.prompt, 4096)), first, new_tokens=4)
     measured: dict[Plan, float] = {}
@@ -90,7 +94,8 @@ def _measure(
         if runs:
             measured[plan] = statistics.median(runs)
             _tell(results, num_stages, plan, runs, answer)
-    _measure_other_lengths(bench, num_stages, arguments, results, clock)
+    if arguments.decode:
+        _measure_decode(bench, num_stages, arguments.prompt, results, clock)
     is_wanted = num_stages in (arguments.in_row_stages or arguments.stages[-1:])
     for kind in arguments.in_row_plans if arguments.in_row and is_wanted else ():
         of_kind = [plan for plan in measured if plan.name.startswith(kind)]
@@ -109,30 +114,51 @@ def _measure(
                 seconds_a_prompt=seconds / arguments.in_row,
                 against_one_stage=_over(results.best_ttft_s(1, kind), seconds / arguments.in_row),
             )
-    for num_new, num_prompt in ((64, 4096), (64, arguments.prompt)) if arguments.decode else ():
+    _measure_other_lengths(bench, num_stages, arguments, results, clock)
+
+
+def _measure_decode(
+    bench: Bench, num_stages: int, num_long: int, results: Results, clock: Clock
+) -> None:
+    """Measure the time between the tokens of one request, behind a short and a long prompt."""
+    for num_prompt in (4096, num_long):
         if clock.allows(30):
             answer = bench.complete(
-                bench.prompt(num_prompt), Plan(name="", chunk_tokens=()), new_tokens=num_new
+                bench.prompt(num_prompt), Plan(name="", chunk_tokens=()), new_tokens=DECODED
             )
-            itl_ms = (answer.e2e_ms - answer.ttft_ms) / (num_new - 1)
+            itl_ms = (answer.e2e_ms - answer.ttft_ms) / (DECODED - 1)
             results.add(what="decode", stages=num_stages, behind=num_prompt, itl_ms=itl_ms)
 
 
 def _measure_other_lengths(
     bench: Bench, num_stages: int, arguments: argparse.Namespace, results: Results, clock: Clock
 ) -> None:
-    """Measure one prompt of each other length, by the scheduler's plan."""
-    for num_prompt in arguments.also:
-        if clock.allows(30):
-            answer = bench.complete(bench.prompt(num_prompt), Plan(name="optimal", chunk_tokens=()))
-            results.add(
-                what="other length",
-                stages=num_stages,
-                prompt=num_prompt,
-                chunks=len(answer.chunk_tokens),
-                ttft_s=answer.ttft_ms / 1000,
-                tokens_per_s=num_prompt / answer.ttft_ms * 1000,
-            )
+    """Measure one prompt of each other length that there is time for, by the scheduler's plan."""
+    known_s = results.best_ttft_s(num_stages, "optimal") or 0.0
+    for num_prompt in _other_lengths(num_stages, arguments):
+        foreseen_s = known_s * (num_prompt / arguments.prompt) ** GROWTH
+        if not clock.allows(max(foreseen_s, 10)):
+            results.add(what="no time", stages=num_stages, prompt=num_prompt, foreseen_s=foreseen_s)
+            continue
+        answer = bench.complete(
+            bench.prompt(num_prompt), Plan(name="optimal", chunk_tokens=()), timeline=True
+        )
+        results.add(
+            what="other length",
+            stages=num_stages,
+            prompt=num_prompt,
+            chunks=len(answer.chunk_tokens),
+            ttft_s=answer.ttft_ms / 1000,
+            tokens_per_s=num_prompt / answer.ttft_ms * 1000,
+            busy=_busy(answer, num_stages),
+            timeline=[MessageToDict(timing) for timing in answer.timeline],
+        )
+
+
+def _other_lengths(num_stages: int, arguments: argparse.Namespace) -> list[int]:
+    """Return the lengths that a mesh is measured with besides the main one."""
+    is_wanted = num_stages in (arguments.also_stages or arguments.stages)
+    return list(arguments.also) if is_wanted else []
 
 
 def _tell(
@@ -194,7 +220,10 @@ def _plans(bench: Bench, arguments: argparse.Namespace) -> Iterator[Plan]:
 
 def _options(path: Path, num_stages: int, arguments: argparse.Namespace) -> MeshOptions:
     devices = stage_devices(arguments.device, None)
-    capacity = arguments.kv_tokens or arguments.prompt * min(2 * num_stages, 6) + (1 << 14)
+    most_tokens = max(
+        arguments.prompt * min(2 * num_stages, 6), *_other_lengths(num_stages, arguments), 0
+    )
+    capacity = arguments.kv_tokens or most_tokens + (1 << 14)
     return MeshOptions(
         model_path=path,
         num_stages=num_stages,
@@ -240,6 +269,7 @@ def _arguments() -> argparse.Namespace:
         default=[],
         help="other lengths of prompts, planned as optimal",
     )
+    parser.add_argument("--also-stages", type=int, nargs="+", help="meshes; all if not given")
     parser.add_argument("--decode", action="store_true", help="time between tokens too")
     parser.add_argument("--device", choices=["auto", "cpu", "cuda"], default="auto")
     parser.add_argument("--kv-tokens", type=int, default=0)

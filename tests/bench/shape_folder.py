@@ -19,7 +19,7 @@ _QWEN3: dict[str, Any] = {
     "rope_theta": 1000000.0,
     "tie_word_embeddings": False,
     "eos_token_id": 257,
-    "max_position_embeddings": 1 << 20,
+    "max_position_embeddings": 1 << 21,  # a prompt of 1 << 20 tokens, and an answer
 }
 _DEEPSEEK_V3: dict[str, Any] = {
     "architectures": ["DeepseekV3ForCausalLM"],

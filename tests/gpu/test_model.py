@@ -1,4 +1,12 @@
-"""The model on a GPU: each family against the CPU, eight bits, splits, chunks, and the sampler."""
+"""The model on a GPU: each family against the CPU, eight bits, splits, chunks, and the sampler.
+
+Models are as wide as kernels for GPUs want heads, with weights half as large as the tiny models',
+whose rows are a quarter as long: so products stay as large. With weights as large as theirs, scores
+of attention spread by 15, and whatever rounds to bfloat16 ends 3 to 6 % away from float32 in
+DeepSeek-V2, transformers most of all. Now plain torch in place of the kernels is 0.2 to 0.8 % away,
+transformers in bfloat16 0.2 to 1.4 %, 1.3 to 1.7 times as far by family; a scale of scores that is
+wrong by 2 %, or latents kept in eight bits, miss NARROW_DEVIATION.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +28,7 @@ from stage_worker.sampler import Sampler
 from stage_worker.weight_choice import DUMMY, STORED, WeightChoice
 from tests.exactness import Expected, check_same, copy_pages, recorded_logits
 from tests.fp8_folders import quantise, whole_blocks
-from tests.narrow_models import deviation, make_narrow_without_choice
+from tests.narrow_models import deviation, make_narrow_without_choice, reference_logits
 from tests.pipeline_of_stages import (
     PipelineOfStages,
     Work,
@@ -34,8 +42,10 @@ from tests.tiny_models import FAMILIES, VOCAB_SIZE, make_tiny
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(300)]
 
-NARROW_DEVIATION = 0.03
+NARROW_DEVIATION = 0.012
 """Of bfloat16 logits from float32 ones: root mean square, as a part of their range."""
+FACTOR = 1.1
+"""The same, as a part of what transformers in bfloat16 deviates."""
 SAME_DEVIATION = 0.015
 """The same between two ways to compute in bfloat16."""
 EIGHT_BIT_DEVIATION = 0.04
@@ -43,9 +53,12 @@ EIGHT_BIT_DEVIATION = 0.04
 FP8 = WeightChoice(quantization="fp8")
 PROMPT_TOKENS = 300
 PAGE_TOKENS = 64
-DEEPSEEK_SHAPE = {
+WIDE: dict[str, Any] = {
     "hidden_size": 256,
     "intermediate_size": 512,
+    "initializer_range": 0.1,
+}
+DEEPSEEK_SHAPE = WIDE | {
     "moe_intermediate_size": 128,
     "kv_lora_rank": 512,
     "qk_nope_head_dim": 128,
@@ -53,20 +66,18 @@ DEEPSEEK_SHAPE = {
     "v_head_dim": 128,
 }
 KERNEL_SHAPES: dict[str, dict[str, Any]] = {
-    "Llama": {"hidden_size": 256, "intermediate_size": 512},
-    "Mistral": {"hidden_size": 256, "intermediate_size": 512, "head_dim": 64},
-    "Qwen2": {"hidden_size": 384, "intermediate_size": 512},
-    "Qwen3": {"hidden_size": 256, "intermediate_size": 512, "head_dim": 128},
-    "Qwen3Moe": {
-        "hidden_size": 256,
-        "intermediate_size": 512,
-        "head_dim": 128,
-        "moe_intermediate_size": 128,
-    },
+    "Llama": WIDE,
+    "Mistral": WIDE | {"head_dim": 64},
+    "Qwen2": WIDE | {"hidden_size": 384},
+    "Qwen3": WIDE | {"head_dim": 128},
+    "Qwen3Moe": WIDE | {"head_dim": 128, "moe_intermediate_size": 128},
     "DeepseekV2": DEEPSEEK_SHAPE,
     "DeepseekV3": DEEPSEEK_SHAPE,
 }
 """Changes that let kernels for GPUs take the heads: as wide as those of real models."""
+CHUNK_TOKENS = 128
+NUM_REPEATED = 8
+"""Last tokens of a prompt that are decoded again."""
 
 
 def load_gpu(
@@ -101,11 +112,18 @@ def all_logits(pipeline: PipelineOfStages, prompt: list[int], chunk_tokens: int)
         for start in range(0, len(prompt), chunk_tokens):
             ids = prompt[start : start + chunk_tokens]
             pipeline.run(chunk(0, start, ids, pages if start == 0 else ()))
-        for start in range(len(prompt) - 8, len(prompt)):
+        for start in range(len(prompt) - NUM_REPEATED, len(prompt)):
             pipeline.run(decode_work(0, start, prompt[start]))
     for stage in pipeline.stages:
         stage.release(0)
     return torch.cat(rows)
+
+
+def peer_logits(model_path: pathlib.Path, prompt: list[int]) -> torch.Tensor:
+    """Return what transformers in bfloat16 on the CPU says where all_logits has logits."""
+    said_TV = reference_logits(model_path, "bfloat16", prompt[:1], [*prompt[1:], 0])
+    ends = [*range(CHUNK_TOKENS, PROMPT_TOKENS, CHUNK_TOKENS), PROMPT_TOKENS]
+    return torch.cat((said_TV[[end - 1 for end in ends]], said_TV[-NUM_REPEATED:]))
 
 
 @pytest.fixture(scope="module", params=FAMILIES)
@@ -114,8 +132,7 @@ def narrow(
 ) -> pathlib.Path:
     """Write each family's model with bfloat16 weights."""
     path = tmp_path_factory.mktemp(f"narrow_{request.param}")
-    changes = KERNEL_SHAPES.get(request.param, {})
-    make_narrow_without_choice(path, request.param, "bfloat16", **changes)
+    make_narrow_without_choice(path, request.param, "bfloat16", **KERNEL_SHAPES[request.param])
     return path
 
 
@@ -151,11 +168,15 @@ def test_float32_is_exact(tiny: Expected, gpu: torch.device) -> None:
 def test_bfloat16_is_near_float32(
     narrow: pathlib.Path, gpu: torch.device, prompt: list[int]
 ) -> None:
-    """The kernels compute what the float32 CPU computes of the same weights, but for rounding."""
+    """The kernels compute what the float32 CPU computes of the same weights, but for rounding.
+
+    What rounding may do is what it does to transformers.
+    """
     exact = load_pipeline(narrow, (0, 4), num_pages=32, dtype="float32")
-    exact_nV = all_logits(exact, prompt, 128)
-    found_nV = all_logits(load_gpu(narrow, gpu, 0, 4), prompt, 128)
-    assert deviation(found_nV, exact_nV) < NARROW_DEVIATION
+    exact_nV = all_logits(exact, prompt, CHUNK_TOKENS)
+    found_nV = all_logits(load_gpu(narrow, gpu, 0, 4), prompt, CHUNK_TOKENS)
+    peer = deviation(peer_logits(narrow, prompt), exact_nV)
+    assert deviation(found_nV, exact_nV) < min(NARROW_DEVIATION, FACTOR * peer)
 
 
 @pytest.mark.parametrize("family", ["Llama", "DeepseekV3"])

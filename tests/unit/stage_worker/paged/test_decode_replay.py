@@ -6,11 +6,13 @@ import dataclasses
 import pathlib
 import random
 from collections.abc import Sequence
+from unittest import mock
 
 import pytest
 import torch
 
 from chunkmesh.errors import InvariantViolated
+from stage_worker.paged.decode_memory import DecodeMemory
 from stage_worker.paged.stage import PagedStage
 from stage_worker.stage import StageOutput
 from tests.pipeline_of_stages import PipelineOfStages, Work, decode_work, sampling_row
@@ -121,6 +123,24 @@ def test_filler_rows_write_to_no_page(model_path: pathlib.Path) -> None:
     ]
     assert changed == [0, 5, 9]
     assert recorder.num_replays == 2
+
+
+def test_page_tables_are_sent_when_they_change(tmp_path: pathlib.Path) -> None:
+    """A step is launched sooner without them; new pages, other rows and other places are told."""
+    make_tiny(tmp_path, "Qwen3")
+    stage = load_replayable(tmp_path, range(4))
+    stage.use_replays(MOST_ROWS, RepeatingRecorder())
+    replaying = PipelineOfStages([stage], num_pages=8, page_tokens=PAGE_TOKENS)
+    begin(replaying, (10, 10))
+    grown = dataclasses.replace(decode_work(0, 11, 1), new_page_ids=(7,))
+    both = [decode_work(row, 12, 1) for row in (0, 1)]
+    sent = []
+    with mock.patch.object(DecodeMemory, "_send_table", autospec=True) as send:
+        for works in ([decode_work(0, 10, 1)], [grown], both, [both[0]], both, both[::-1]):
+            send.reset_mock()
+            replaying.run(*works)
+            sent.append(send.called)
+    assert sent == [True, True, True, False, False, True]
 
 
 def test_a_pool_is_recorded_once(tmp_path: pathlib.Path) -> None:

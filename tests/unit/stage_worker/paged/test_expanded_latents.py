@@ -9,11 +9,13 @@ import types
 import pytest
 import torch
 
+from stage_worker.element_type import DtypeChoice
 from stage_worker.kernels import reference
 from stage_worker.kernels.reference import PagedContexts, QueryRows
 from stage_worker.paged import backends, expanded_latents
 from stage_worker.paged.load import load_paged_stage
 from tests.exactness import Expected, recorded_logits
+from tests.narrow_models import deviation, make_narrow_without_choice, reference_logits
 from tests.pipeline_of_stages import PipelineOfStages, Work, load_pipeline, sampling_row
 from tests.random_ids import make_prompt
 from tests.tiny_models import make_tiny
@@ -44,6 +46,7 @@ def kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     vars(flash_prefill).update(SequencesPrefill=SequencesPrefill)
     monkeypatch.setitem(sys.modules, "stage_worker.kernels.flash_prefill", flash_prefill)
     monkeypatch.setattr(backends, "_why_not_flash", lambda _about: iter(()))
+    monkeypatch.setattr(backends, "_wave_tokens", lambda _config, _device: 0)
     monkeypatch.setattr(expanded_latents, "_MOST_NUMBERS", 2 * 70 * (40 + 20))
 
 
@@ -54,9 +57,9 @@ def model_path(request: pytest.FixtureRequest, tmp_path: pathlib.Path) -> pathli
     return tmp_path
 
 
-def pipeline_of(model_path: pathlib.Path) -> PipelineOfStages:
-    """Load it in float32, over paged operations."""
-    stage = load_paged_stage(model_path, layers=range(4), device=CPU, dtype="float32")
+def pipeline_of(model_path: pathlib.Path, dtype: DtypeChoice = "float32") -> PipelineOfStages:
+    """Load it over paged operations."""
+    stage = load_paged_stage(model_path, layers=range(4), device=CPU, dtype=dtype)
     return PipelineOfStages([stage], num_pages=32, page_tokens=16)
 
 
@@ -86,3 +89,30 @@ def test_sequences_share_a_microbatch(model_path: pathlib.Path) -> None:
         for work in works:
             exact.run(work)
     torch.testing.assert_close(torch.cat(together), torch.cat(alone), rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("family", ["DeepseekV2", "DeepseekV3"])
+def test_narrow_arithmetic_is_as_good_as_transformers(family: str, tmp_path: pathlib.Path) -> None:
+    """Expanded keys and values are rounded once more than latents, and that does not show.
+
+    Logits are off by 0.38 and 0.47 % of their range, those of transformers in bfloat16 by 0.57
+    and 0.71 %.
+    """
+    make_narrow_without_choice(tmp_path, family, "bfloat16")
+    prompt = make_prompt(150, seed=1)
+    pipeline = pipeline_of(tmp_path, "bfloat16")
+    with recorded_logits() as found:
+        for start in range(0, len(prompt), 10):
+            chunk = Work(
+                row=0,
+                start=start,
+                token_ids=tuple(prompt[start : start + 10]),
+                new_page_ids=() if start else tuple(range(10)),
+                sampling=sampling_row(),
+            )
+            pipeline.run(chunk)
+    exact_nV, peer_nV = (
+        reference_logits(tmp_path, dtype, prompt[:10], [*prompt[10:], 0])[::10]
+        for dtype in ("float32", "bfloat16")
+    )
+    assert 0 < deviation(torch.cat(found), exact_nV) < deviation(peer_nV, exact_nV)
