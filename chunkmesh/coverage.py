@@ -9,6 +9,8 @@ from __future__ import annotations
 import dataclasses
 
 MAX_MODEL_LAYERS = 4096
+MAX_LAYER_BYTES = 1 << 28
+"""Far more than any page has in a layer; sums over millions of pages stay below 2**63."""
 
 
 def layer_mask(first: int, last: int) -> int:
@@ -39,7 +41,7 @@ class Coverage:
     model_layers: int
     """Layers of the whole model, 1..MAX_MODEL_LAYERS."""
     layer_bytes: int
-    """Bytes of the page in one layer, >= 0."""
+    """Bytes of the page in one layer, 0..MAX_LAYER_BYTES."""
 
     @property
     def num_bytes(self) -> int:
@@ -52,5 +54,5 @@ class Coverage:
         return (
             0 < self.model_layers <= MAX_MODEL_LAYERS
             and 0 < self.layers < 1 << self.model_layers
-            and self.layer_bytes >= 0
+            and 0 <= self.layer_bytes <= MAX_LAYER_BYTES
         )

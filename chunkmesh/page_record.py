@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
-from chunkmesh.coverage import MAX_MODEL_LAYERS
+from chunkmesh.coverage import MAX_LAYER_BYTES, MAX_MODEL_LAYERS
 
 RECORD_FIELD = b"m"
 LAYER_HEADER_BYTES = 16
@@ -43,7 +43,7 @@ class PageFormat:
     page_tokens: int
     """>= 1."""
     layer_bytes: int
-    """Bytes of one page in one layer, >= 1."""
+    """Bytes of one page in one layer, 1..MAX_LAYER_BYTES."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +100,9 @@ def decode_record(digest: bytes, value: bytes | memoryview) -> PageRecord | None
         _RECORD.unpack(body)
     )
     known = (magic, version) == (_RECORD_MAGIC, _VERSION) and code in _DTYPES
-    if not known or not (0 < model_layers <= MAX_MODEL_LAYERS and page_tokens and layer_bytes):
+    if not known or not (
+        0 < model_layers <= MAX_MODEL_LAYERS and page_tokens and 0 < layer_bytes <= MAX_LAYER_BYTES
+    ):
         return None
     form = PageFormat(
         model_layers=model_layers,

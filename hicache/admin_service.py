@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
 import time
 from collections.abc import AsyncIterator, Callable, Iterable
 
@@ -16,8 +15,9 @@ from chunkmesh.errors import CacheFault, InvalidRequest
 from chunkmesh.stored_page import StoredPage
 from chunkmesh.v1 import hicache_pb2 as pb
 from hicache import codec
-from hicache.audit_log import AuditLog, Deed
+from hicache.audit_log import AuditLog
 from hicache.cache import PrefixCache
+from hicache.change_tally import ChangeTally
 from hicache.kept_state import KeptState
 from hicache.runs import PickedRuns
 from hicache.slices import in_slices
@@ -28,6 +28,8 @@ MAX_RUNS = 100_000
 _USUAL_RUNS = 1000
 MAX_AUDIT_ENTRIES = 10_000
 _USUAL_AUDIT_ENTRIES = 100
+_MOST_TTL_MS = 3650 * 86_400_000
+_MOST_BYTES = (1 << 63) - 1
 
 
 class AdminService:
@@ -90,6 +92,8 @@ class AdminService:
             CacheFault: Redis does not answer; nothing is changed.
         """
         selection = codec.selection_of(request.selection)
+        if request.ttl_ms > _MOST_TTL_MS:
+            raise InvalidRequest(f"{request.ttl_ms}; at most {_MOST_TTL_MS} ms", field="ttl_ms")
         now_s, ttl_s = time.monotonic(), request.ttl_ms / 1000
         until_s = now_s + ttl_s if ttl_s else None
         if request.dry_run:
@@ -97,7 +101,7 @@ class AdminService:
         else:
             how_long = f"for {ttl_s:g} s" if ttl_s else "for good"
             what = f"{codec.selection_text(selection)}, {how_long}"
-            async with self._changing(peer, "Pin", what) as tally, self._kept.changing():
+            async with self._keeping(peer, "Pin", what) as tally:
                 amount = self._cache.pin(selection, until_s=until_s, now_s=now_s, dry_run=False)
                 tally.add(amount.num_pages, amount.num_bytes)
         return pb.PinResponse(num_pages=amount.num_pages, num_bytes=amount.num_bytes)
@@ -114,7 +118,7 @@ class AdminService:
             amount = self._cache.unpin(selection, now_s=now_s, dry_run=True)
         else:
             what = codec.selection_text(selection)
-            async with self._changing(peer, "Unpin", what) as tally, self._kept.changing():
+            async with self._keeping(peer, "Unpin", what) as tally:
                 amount = self._cache.unpin(selection, now_s=now_s, dry_run=False)
                 tally.add(amount.num_pages, amount.num_bytes)
         return pb.UnpinResponse(num_pages=amount.num_pages, num_bytes=amount.num_bytes)
@@ -142,16 +146,19 @@ class AdminService:
         """Bound a namespace, over restarts too.
 
         Raises:
-            CacheFault: Redis does not answer; the quota is as before.
+            CacheFault: Redis does not answer; the quota and the pages are as before.
         """
         (namespace,) = codec.checked([request.namespace], "namespace")
         max_bytes, now_s = request.max_bytes, time.monotonic()
+        if max_bytes > _MOST_BYTES:
+            raise InvalidRequest(f"{max_bytes}; at most {_MOST_BYTES} bytes", field="max_bytes")
         if request.dry_run:
             gone = self._cache.set_quota(namespace, max_bytes, now_s=now_s, dry_run=True)
         else:
             bound = f"{max_bytes} bytes" if max_bytes else "no quota"
             what = f"namespace {codec.short(namespace)}: {bound}"
-            async with self._changing(peer, "SetQuota", what) as tally, self._kept.changing():
+            async with self._changing(peer, "SetQuota", what) as tally:
+                await self._kept.save_quota(namespace, max_bytes)
                 gone = self._cache.set_quota(namespace, max_bytes, now_s=now_s, dry_run=False)
                 tally.add(gone.num_pages, gone.num_bytes)
         return pb.SetQuotaResponse(num_pages=gone.num_pages, num_bytes=gone.num_bytes)
@@ -160,22 +167,34 @@ class AdminService:
         """Count, and unless dry_run delete, what is in Redis.
 
         Raises:
-            CacheFault: Redis does not answer; the index is forgotten all the same.
+            CacheFault: Redis does not answer; what is left there is looked for again.
         """
         async with self._clearing:
-            if request.dry_run:
-                tally = _Tally()
-                async for batch in self._store.scan():
-                    tally.add(len(batch), _num_bytes(batch))
-            else:
-                self._cache.forget()
-                async with self._changing(peer, "Clear", "all pages") as tally:
-                    async for batch in self._store.scan():
-                        digests = [page.digest for page in batch]
-                        tally.add(await self._store.unlink(digests), _num_bytes(batch))
-                    self._cache.forget()
-                self._on_cleared(tally.num_pages, tally.num_bytes)
+            tally = await self._count() if request.dry_run else await self._delete_all(peer)
         return pb.ClearResponse(num_pages=tally.num_pages, num_bytes=tally.num_bytes)
+
+    async def _count(self) -> ChangeTally:
+        tally = ChangeTally()
+        async for batch in self._store.scan():
+            tally.add(len(batch), _num_bytes(batch))
+        return tally
+
+    async def _delete_all(self, peer: str) -> ChangeTally:
+        self._cache.forget()
+        is_done = False
+        try:
+            async with self._changing(peer, "Clear", "all pages") as tally:
+                async for batch in self._store.scan():
+                    digests = [page.digest for page in batch]
+                    num_pages = await self._store.unlink(digests)
+                    tally.add(num_pages, _num_bytes(batch) * num_pages // max(1, len(batch)))
+                self._cache.forget()
+                is_done = True
+        finally:
+            if not is_done:
+                self._watcher.rebuild_soon()
+        self._on_cleared(tally.num_pages, tally.num_bytes)
+        return tally
 
     async def audit_log(self, request: pb.GetAuditLogRequest) -> pb.GetAuditLogResponse:
         """Return what was changed by hand, newest first.
@@ -199,48 +218,43 @@ class AdminService:
         )
 
     @contextlib.asynccontextmanager
-    async def _changing(self, peer: str, method: str, request: str) -> AsyncIterator[_Tally]:
+    async def _changing(self, peer: str, method: str, request: str) -> AsyncIterator[ChangeTally]:
         """Make a change inside and count it; it is written to the audit log on leaving.
+
+        So is one that Redis did not let through, and one whose caller went after it was made.
 
         Raises:
             CacheFault: Redis is away.
         """
         if self._watcher.fault is not None:
             raise CacheFault(self._watcher.fault)
-        tally = _Tally()
+        tally = ChangeTally()
         try:
             yield tally
         except asyncio.CancelledError:
             if tally.is_made:  # the caller went, the change stays
                 await self._audit.record(tally.deed(peer, method, request))
             raise
+        except CacheFault as error:
+            await self._audit.record(tally.deed(peer, method, f"{request}: failed, {error}"))
+            raise
         self._watcher.unlink_soon()
         await self._audit.record(tally.deed(peer, method, request))
 
+    @contextlib.asynccontextmanager
+    async def _keeping(self, peer: str, method: str, request: str) -> AsyncIterator[ChangeTally]:
+        """Make a change inside that outlives restarts, or none if Redis does not take it.
 
-@dataclasses.dataclass(slots=True, kw_only=True)
-class _Tally:
-    """What a change concerns so far."""
-
-    is_made: bool = False
-    num_pages: int = 0
-    num_bytes: int = 0
-
-    def add(self, num_pages: int, num_bytes: int) -> None:
-        """Count pages that were changed."""
-        self.is_made = True
-        self.num_pages += num_pages
-        self.num_bytes += num_bytes
-
-    def deed(self, peer: str, method: str, request: str) -> Deed:
-        """Return what the audit log has to say."""
-        return Deed(
-            peer=peer,
-            method=method,
-            request=request,
-            num_pages=self.num_pages,
-            num_bytes=self.num_bytes,
-        )
+        Raises:
+            CacheFault: Redis does not answer.
+        """
+        async with self._changing(peer, method, request) as tally:
+            try:
+                async with self._kept.changing():
+                    yield tally
+            except CacheFault:
+                tally.undo()
+                raise
 
 
 def _num_bytes(pages: Iterable[StoredPage]) -> int:

@@ -1,8 +1,14 @@
-"""Who changed the cache by hand: a log line, and a capped log in Redis that all replicas show."""
+"""Who changed the cache by hand: a log line, and a capped log in Redis that all replicas show.
+
+What a full or absent Redis did not take waits here for the next entry, or for somebody who asks.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import dataclasses
+from collections import deque
 
 import structlog
 
@@ -12,6 +18,7 @@ from hicache.store_thread import StoreThread
 
 KEY = b"cm-audit"
 MAX_ENTRIES = 10_000
+_MAX_WAITING = 1000
 
 _log = structlog.get_logger(__name__)
 
@@ -35,18 +42,18 @@ class AuditLog:
 
     def __init__(self, store: StoreThread) -> None:
         self._store = store
+        self._waiting: deque[Deed] = deque(maxlen=_MAX_WAITING)
+        """Not in Redis yet, the oldest first; of too many the oldest are left to the log lines."""
+        self._saving = asyncio.Lock()
 
     async def record(self, deed: Deed) -> None:
-        """Note a deed; while Redis is away only the log line is left of it."""
-        values = dataclasses.asdict(deed)
-        _log.info("changed by hand", **values)
-        fields = {name.encode(): str(value).encode() for name, value in values.items()}
+        """Note a deed; its time is when Redis takes it."""
+        _log.info("changed by hand", **dataclasses.asdict(deed))
+        self._waiting.append(deed)
         try:
-            await self._store.call(
-                lambda store: KvAdmin(store).append(KEY, [fields], max_entries=MAX_ENTRIES)
-            )
+            await self._save()
         except CacheFault as error:
-            _log.warning("change not in the audit log", error=str(error), method=deed.method)
+            _log.warning("change not in the audit log yet", error=str(error), method=deed.method)
 
     async def newest(self, num_entries: int) -> list[tuple[int, Deed]]:
         """Return (Unix time in ms, deed), newest first; what is no entry is left out.
@@ -54,9 +61,34 @@ class AuditLog:
         Raises:
             CacheFault: Redis does not answer.
         """
+        with contextlib.suppress(CacheFault):
+            await self._save()
         entries = await self._store.call(lambda store: KvAdmin(store).newest(KEY, num_entries))
         deeds = ((unix_ms, _deed(fields)) for unix_ms, fields in entries)
         return [(unix_ms, deed) for unix_ms, deed in deeds if deed is not None]
+
+    async def _save(self) -> None:
+        """Append what waits.
+
+        Raises:
+            CacheFault: Redis does not answer, or is full; all goes on waiting.
+        """
+        async with self._saving:
+            deeds = list(self._waiting)
+            if not deeds:
+                return
+            entries = [_fields(deed) for deed in deeds]
+            await self._store.call(
+                lambda store: KvAdmin(store).append(KEY, entries, max_entries=MAX_ENTRIES)
+            )
+            for deed in deeds:
+                if self._waiting and self._waiting[0] is deed:
+                    self._waiting.popleft()
+
+
+def _fields(deed: Deed) -> dict[bytes, bytes]:
+    values = dataclasses.asdict(deed)
+    return {name.encode(): str(value).encode() for name, value in values.items()}
 
 
 def _deed(fields: dict[bytes, bytes]) -> Deed | None:

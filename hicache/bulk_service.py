@@ -52,14 +52,16 @@ class BulkService:
             watcher=self._watcher,
             dry_run=request.dry_run,
         )
-        async for said in check.run():
-            yield said
-        if not request.dry_run:
+        is_whole = False
+        try:
+            async for said in check.run():
+                yield said
+            is_whole = True
+        finally:
             num_bad = check.said.num_missing + check.said.num_damaged
-            what = f"{codec.selection_text(selection)}: {check.said.num_pages} pages checked"
-            await self._audit.record(
-                Deed(peer=peer, method="Verify", request=what, num_pages=num_bad, num_bytes=0)
-            )
+            if not request.dry_run and (is_whole or num_bad):
+                what = f"{codec.selection_text(selection)}: {check.said.num_checked} pages checked"
+                await self._record(peer, "Verify", what, num_bad, is_whole=is_whole)
 
     async def export(self, request: pb.ExportRequest) -> AsyncGenerator[pb.ExportResponse, None]:
         """Send the sound values of chosen pages.
@@ -92,35 +94,64 @@ class BulkService:
             CacheFault: Redis does not answer; pages before are written.
         """
         self._check_redis()
-        importing: PageImport | None = None
-        page: ArrivingPage | None = None
-        async for part in parts:
-            (digest,) = codec.checked([part.digest], "digest")
-            if importing is None:
-                importing = PageImport(cache=self._cache, bulk=self._bulk, dry_run=part.dry_run)
-            if page is None or page.digest != digest:
-                if page is not None:
-                    await importing.take(page)
-                page = ArrivingPage(digest)
-            page.add(part.fields)
-        if importing is None or page is None:
-            raise InvalidRequest("nothing came to be imported", field="digest")
-        await importing.take(page)
-        self._watcher.unlink_soon()
-        counts = importing.counts
-        if not importing.dry_run:
-            what = f"{counts.num_known} pages known, {counts.num_refused} refused"
-            await self._audit.record(
-                Deed(
-                    peer=peer,
-                    method="Import",
-                    request=what,
-                    num_pages=counts.num_pages,
-                    num_bytes=counts.num_bytes,
+        importing = PageImport(cache=self._cache, bulk=self._bulk)
+        is_whole = False
+        try:
+            await _take_all(parts, importing)
+            is_whole = True
+        finally:
+            counts = importing.counts
+            if not importing.dry_run and (is_whole or counts.num_pages):
+                what = f"{counts.num_known} pages known, {counts.num_refused} refused"
+                await self._record(
+                    peer, "Import", what, counts.num_pages, counts.num_bytes, is_whole=is_whole
                 )
-            )
+        self._watcher.unlink_soon()
         return counts
+
+    async def _record(
+        self,
+        peer: str,
+        method: str,
+        request: str,
+        num_pages: int,
+        num_bytes: int = 0,
+        *,
+        is_whole: bool,
+    ) -> None:
+        """Write what was done to the audit log; also if the caller went or Redis failed midway."""
+        await self._audit.record(
+            Deed(
+                peer=peer,
+                method=method,
+                request=request if is_whole else f"{request}, then broken off",
+                num_pages=num_pages,
+                num_bytes=num_bytes,
+            )
+        )
 
     def _check_redis(self) -> None:
         if self._watcher.fault is not None:
             raise CacheFault(self._watcher.fault)
+
+
+async def _take_all(parts: AsyncIterator[pb.ImportRequest], importing: PageImport) -> None:
+    """Put parts together to pages and take them.
+
+    Raises:
+        InvalidRequest: a digest has the wrong length, or nothing came.
+        CacheFault: Redis does not answer.
+    """
+    page: ArrivingPage | None = None
+    async for part in parts:
+        (digest,) = codec.checked([part.digest], "digest")
+        if page is None or page.digest != digest:
+            if page is None:
+                importing.dry_run = part.dry_run
+            else:
+                await importing.take(page)
+            page = ArrivingPage(digest)
+        page.add(part.fields)
+    if page is None:
+        raise InvalidRequest("nothing came to be imported", field="digest")
+    await importing.take(page)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from chunkmesh.coverage import MAX_MODEL_LAYERS, Coverage, layer_mask, layer_ranges
+from chunkmesh.coverage import MAX_LAYER_BYTES, MAX_MODEL_LAYERS, Coverage, layer_mask, layer_ranges
 from chunkmesh.errors import InvalidRequest
 from chunkmesh.indexed_page import PageInfo
 from chunkmesh.pages import DIGEST_BYTES
@@ -45,7 +45,7 @@ def coverage_of(request: pb.CommitRequest) -> Coverage:
     """Return what a commit says of each of its pages.
 
     Raises:
-        InvalidRequest: the layers are none of such a model.
+        InvalidRequest: the layers are none of such a model, or it is too many bytes.
     """
     first, last = request.layers.first, request.layers.last
     model_layers = request.model_layers
@@ -58,10 +58,14 @@ def coverage_of(request: pb.CommitRequest) -> Coverage:
         raise InvalidRequest(
             f"layers [{first}, {last}) of a model of {model_layers} layers", field="layers"
         )
+    layer_bytes = request.page_bytes // (last - first)
+    if layer_bytes > MAX_LAYER_BYTES:
+        raise InvalidRequest(
+            f"{layer_bytes} bytes of a page in a layer; at most {MAX_LAYER_BYTES} are allowed",
+            field="page_bytes",
+        )
     return Coverage(
-        layers=layer_mask(first, last),
-        model_layers=model_layers,
-        layer_bytes=request.page_bytes // (last - first),
+        layers=layer_mask(first, last), model_layers=model_layers, layer_bytes=layer_bytes
     )
 
 

@@ -27,7 +27,8 @@ QUOTAS = b"cm-quotas"
 MARK = b"cm-kept"
 """Hash that is there if the others are, or are empty on purpose."""
 _MARK_FIELDS = {b"version": b"1"}
-_MAX_DIGITS = 18
+_MAX_VALUE = (1 << 63) - 1
+_MAX_DIGITS = len(str(_MAX_VALUE))
 _RETRY_S = 1.0
 
 _log = structlog.get_logger(__name__)
@@ -75,7 +76,7 @@ class KeptState:
                 self._restore()
             else:
                 self.redis_lost()
-            await self._save()
+            await self._save(self._cache.quotas())
 
     def load_soon(self) -> None:
         """Say that another replica has changed pins or quotas."""
@@ -103,20 +104,30 @@ class KeptState:
         async with self._lock:
             yield
             try:
-                await self._save()
+                await self._save(self._cache.quotas())
             except CacheFault:
                 self._restore()
                 raise
             self._on_saved()
+
+    async def save_quota(self, namespace: bytes, max_bytes: int) -> None:
+        """Save a limit, 0 for none, before the cache keeps it: what that evicts is lost for good.
+
+        Raises:
+            CacheFault: Redis does not answer.
+        """
+        async with self._lock:
+            quotas = {**self._cache.quotas(), namespace: max_bytes}
+            await self._save({name: limit for name, limit in quotas.items() if limit})
+        self._on_saved()
 
     def _restore(self) -> None:
         now_s = time.monotonic()
         self._cache.restore_pins(self._pins.items(), now_s=now_s)
         self._cache.restore_quotas(self._quotas)
 
-    async def _save(self) -> None:
+    async def _save(self, quotas: Mapping[bytes, int]) -> None:
         pins: Pins = dict(self._cache.pins())
-        quotas = dict(self._cache.quotas())
         now_s, now_unix_s = time.monotonic(), time.time()
         ends = {
             digest: 0 if until_s is None else round((now_unix_s + until_s - now_s) * 1000)
@@ -138,7 +149,7 @@ class KeptState:
             admin.write_hash(MARK, _MARK_FIELDS)
 
         await self._store.call(write)
-        self._pins, self._quotas = pins, quotas
+        self._pins, self._quotas = pins, dict(quotas)
 
 
 def _read(store: KvStore) -> tuple[dict[bytes, int], dict[bytes, int]]:
@@ -158,6 +169,11 @@ def _decoded(fields: Mapping[bytes, bytes]) -> dict[bytes, int]:
             digest = bytes.fromhex(name.decode())
         except ValueError:
             continue
-        if len(digest) == DIGEST_BYTES and value.isdigit() and len(value) <= _MAX_DIGITS:
+        if (
+            len(digest) == DIGEST_BYTES
+            and value.isdigit()
+            and len(value) <= _MAX_DIGITS
+            and int(value) <= _MAX_VALUE
+        ):
             values[digest] = int(value)
     return values

@@ -68,8 +68,7 @@ class ArrivingPage:
 class PageImport:
     """One import; owner of its counts."""
 
-    def __init__(self, *, cache: PrefixCache, bulk: StoreThread, dry_run: bool) -> None:
-        """Only check and count if dry_run."""
+    def __init__(self, *, cache: PrefixCache, bulk: StoreThread) -> None:
         self.counts = pb.ImportResponse()
         self._cache = cache
         self._bulk = bulk
@@ -77,7 +76,8 @@ class PageImport:
         """Namespaces of the pages that came before."""
         self._patience_s = 5.0
         """How long this import may still wait for pages that are not taken."""
-        self.dry_run = dry_run
+        self.dry_run = False
+        """Whether to check and count only."""
 
     async def take(self, page: ArrivingPage) -> None:
         """Write a whole page's layers that are not there yet.

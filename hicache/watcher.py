@@ -69,6 +69,10 @@ class RedisWatcher:
             tasks.create_task(self._rebuilder.run())
             tasks.create_task(self._unlink_loop())
 
+    def rebuild_soon(self) -> None:
+        """Say that the index may lack pages that Redis has."""
+        self._rebuilder.asked.set()
+
     def unlink_soon(self) -> None:
         """Say that pages may be doomed."""
         self._unlink_wanted.set()
@@ -140,6 +144,8 @@ class RedisWatcher:
         self.fault = str(error)
 
     async def _unlink_loop(self) -> None:
+        """Unlink what is due; a Redis that only refuses this may still be read."""
+        is_refused = False
         while True:
             await self._unlink_wanted.wait()
             self._unlink_wanted.clear()
@@ -149,7 +155,11 @@ class RedisWatcher:
                 try:
                     await self._store.unlink(doomed)
                 except CacheFault as error:
-                    self._failed(error)
+                    if not is_refused:
+                        _log.warning("deleted pages stay in redis", error=str(error))
+                    is_refused = True
+                    break
                 else:
+                    is_refused = False
                     self._cache.unlinked(doomed)
                     self._on_unlinked(doomed)

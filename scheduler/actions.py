@@ -82,6 +82,8 @@ class SendLoad:
 
     load_id: int
     digests: tuple[bytes, ...]
+    host_ids: tuple[int, ...] = ()
+    """Where the first of them lie in host memory: those are not read from Redis."""
     timeout_ms: int = 0
     """When they end it by themselves with what they have read; 0 for never."""
 
@@ -95,7 +97,7 @@ class SendEndLoad:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class SendCommitLoad:
-    """Let every stage copy a load's first pages from staging into the pool."""
+    """Let every stage copy a load's first pages from host memory and staging into the pool."""
 
     load_id: int
     page_ids: tuple[int, ...]
@@ -110,21 +112,41 @@ class SendCancelLoad:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class PageToStore:
-    """A full page; pinned until every stage has ended the store."""
+    """A full page."""
 
     namespace: bytes
     digest: bytes
     parent: bytes
     page_index: int
     page_id: int
+    """Where it lies: in the pool, or in host memory."""
+
+
+Tier = Literal["device", "host"]
+"""Where workers hold pages."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class SendSavePages:
+    """Let every stage copy pages of the pool to host memory, before whatever is sent later."""
+
+    digests: tuple[bytes, ...]
+    page_ids: tuple[int, ...]
+    """One for each digest, as for the next."""
+    host_ids: tuple[int, ...]
+    """Distinct."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class SendStore:
-    """Let every stage write pages to Redis."""
+    """Let every stage write pages to Redis; what is not in turn is pinned until all have ended."""
 
     store_id: int
     pages: tuple[PageToStore, ...]
+    tier: Tier = "device"
+    """Where they lie."""
+    in_turn: bool = False
+    """Whether stages copy them before whatever is sent later; always if they lie in host memory."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -247,6 +269,7 @@ Action = (
     | SendEndLoad
     | SendCommitLoad
     | SendCancelLoad
+    | SendSavePages
     | SendStore
     | CommitPages
     | SendCopyPages

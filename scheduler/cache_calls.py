@@ -79,6 +79,11 @@ class CacheCalls:
         if self._failure is not None:
             raise self._failure
 
+    async def ended(self) -> None:
+        """Wait for the calls under way; each has a deadline of its own."""
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+
     async def close(self) -> None:
         """Stop the calls under way."""
         for task in self._tasks:

@@ -28,6 +28,12 @@ class CacheCounts:
     """Not computed, because the stages have loaded them, from Redis at least one of them."""
     evicted_pages: int = 0
     """Device pages that made room for others."""
+    host_evicted_pages: int = 0
+    """Host pages that made room for others."""
+    host_dropped_pages: int = 0
+    """Full pages that were not copied to host memory, because all there was in use."""
+    unwritten_pages: int = 0
+    """Pages that were to be written back and were not, because too many stores were under way."""
     loads: dict[LoadOutcome, int] = dataclasses.field(
         default_factory=lambda: dict.fromkeys(LOAD_OUTCOMES, 0)
     )

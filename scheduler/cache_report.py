@@ -17,6 +17,17 @@ _HIT_TOKENS = Counter(
 _EVICTED_PAGES = Counter(
     "chunkmesh_device_evicted_pages", "Cached pages on the devices that made room for others."
 )
+_HOST_EVICTED_PAGES = Counter(
+    "chunkmesh_host_evicted_pages", "Pages in host memory that made room for others."
+)
+_HOST_DROPPED_PAGES = Counter(
+    "chunkmesh_host_dropped_pages",
+    "Full pages that were not copied to host memory, because all there was in use.",
+)
+_UNWRITTEN_PAGES = Counter(
+    "chunkmesh_unwritten_pages",
+    "Pages that were to be written back and were not, because too many stores were under way.",
+)
 _LOADS = Counter(
     "chunkmesh_loads",
     "Matches of stored pages behind those on the devices, by what became of them.",
@@ -31,9 +42,19 @@ _PAGES = Gauge(
     "Pages of the route: in_use, cached (free, with contents that a request may find) and free.",
     ["state"],
 )
+_HOST_PAGES = Gauge(
+    "chunkmesh_host_pages",
+    "Pages in host memory: in_use (cannot be evicted), cached (with contents) and free.",
+    ["state"],
+)
 _LOAD_BANDWIDTH = Gauge(
     "chunkmesh_load_bytes_per_second",
-    "What a stage reads in loads, the time until the first byte included; lately.",
+    "What a stage reads from Redis in loads, the time until the first byte included; lately.",
+    ["stage"],
+)
+_HOST_BANDWIDTH = Gauge(
+    "chunkmesh_host_bytes_per_second",
+    "What a stage copies from host memory to its device in loads; lately.",
     ["stage"],
 )
 
@@ -56,14 +77,25 @@ class CacheReport:
         ):
             _HIT_TOKENS.labels(tier).inc(count - before)
         _EVICTED_PAGES.inc(cache.evicted_pages - told.evicted_pages)
+        _HOST_EVICTED_PAGES.inc(cache.host_evicted_pages - told.host_evicted_pages)
+        _HOST_DROPPED_PAGES.inc(cache.host_dropped_pages - told.host_dropped_pages)
+        _UNWRITTEN_PAGES.inc(cache.unwritten_pages - told.unwritten_pages)
         _TIMED_OUT.inc(cache.timed_out_loads - told.timed_out_loads)
         for outcome, count in cache.loads.items():
             _LOADS.labels(outcome).inc(count - told.loads[outcome])
         _PAGES.labels("in_use").set(now.num_pages - now.num_free_pages)
         _PAGES.labels("cached").set(now.num_cached_pages)
         _PAGES.labels("free").set(now.num_free_pages - now.num_cached_pages)
-        for stage, bytes_per_s in enumerate(now.load_bytes_per_s):
-            _LOAD_BANDWIDTH.labels(stage).set(bytes_per_s)
+        num_cached = now.num_host_cached_pages - now.num_host_held_pages
+        _HOST_PAGES.labels("in_use").set(now.num_host_held_pages)
+        _HOST_PAGES.labels("cached").set(num_cached)
+        _HOST_PAGES.labels("free").set(now.num_host_pages - now.num_host_cached_pages)
+        for gauge, rates in (
+            (_LOAD_BANDWIDTH, now.load_bytes_per_s),
+            (_HOST_BANDWIDTH, now.host_bytes_per_s),
+        ):
+            for stage, bytes_per_s in enumerate(rates):
+                gauge.labels(stage).set(bytes_per_s)
 
 
 def cache_info(now: Snapshot) -> pb.CacheInfo:
@@ -82,4 +114,10 @@ def cache_info(now: Snapshot) -> pb.CacheInfo:
         num_loads_dropped=cache.loads["dropped"],
         num_matches_recomputed=cache.loads["recomputed"],
         num_loads_timed_out=cache.timed_out_loads,
+        num_host_pages=now.num_host_pages,
+        num_host_cached_pages=now.num_host_cached_pages,
+        num_host_evicted_pages=cache.host_evicted_pages,
+        num_host_dropped_pages=cache.host_dropped_pages,
+        num_unwritten_pages=cache.unwritten_pages,
+        host_bytes_per_s=now.host_bytes_per_s,
     )

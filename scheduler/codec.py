@@ -23,6 +23,7 @@ from scheduler.actions import (
     SendLoad,
     SendMicrobatch,
     SendRelease,
+    SendSavePages,
     SendStore,
 )
 from scheduler.latency_fit import LatencyPoint
@@ -77,6 +78,7 @@ def hello_from(message: pb.Hello) -> WorkerHello:
         hidden_size=message.hidden_size,
         kv_bytes_per_token=message.kv_bytes_per_token,
         kv_capacity_tokens=message.kv_capacity_tokens,
+        host_capacity_tokens=message.host_capacity_tokens,
         data_address=message.data_address,
         transport=message.transport,
         device=message.device,
@@ -222,7 +224,10 @@ def load_order(action: LoadAction) -> pb.AttachResponse:
     match action:
         case SendLoad():
             load = pb.Load(
-                load_id=action.load_id, digests=action.digests, timeout_ms=action.timeout_ms
+                load_id=action.load_id,
+                digests=action.digests,
+                timeout_ms=action.timeout_ms,
+                host_ids=action.host_ids,
             )
             return pb.AttachResponse(load=load)
         case SendEndLoad():
@@ -234,26 +239,44 @@ def load_order(action: LoadAction) -> pb.AttachResponse:
             return pb.AttachResponse(cancel_load=pb.CancelLoad(load_id=action.load_id))
 
 
-def page_order(action: SendStore | SendCopyPages | SendRelease) -> pb.AttachResponse:
+PageAction = SendStore | SendSavePages | SendCopyPages | SendRelease
+"""What is done about pages of the pool, or about a row."""
+
+
+def page_order(action: PageAction) -> pb.AttachResponse:
     """Write an order about pages or a row, which is the same for every stage."""
     match action:
         case SendStore():
-            pages = [
-                pb.StorePage(
-                    digest=page.digest,
-                    parent=page.parent,
-                    page_index=page.page_index,
-                    page_id=page.page_id,
-                    namespace=page.namespace,
-                )
-                for page in action.pages
-            ]
-            return pb.AttachResponse(store=pb.Store(store_id=action.store_id, pages=pages))
+            return pb.AttachResponse(store=_store(action))
+        case SendSavePages():
+            save = pb.SavePages(
+                digests=action.digests, page_ids=action.page_ids, host_ids=action.host_ids
+            )
+            return pb.AttachResponse(save_pages=save)
         case SendCopyPages():
             copy = pb.CopyPages(source_ids=action.source_ids, target_ids=action.target_ids)
             return pb.AttachResponse(copy_pages=copy)
         case SendRelease():
             return pb.AttachResponse(release=pb.Release(row=action.row))
+
+
+def _store(action: SendStore) -> pb.Store:
+    """Write a store."""
+    return pb.Store(
+        store_id=action.store_id,
+        pages=[
+            pb.StorePage(
+                digest=page.digest,
+                parent=page.parent,
+                page_index=page.page_index,
+                page_id=page.page_id,
+                namespace=page.namespace,
+            )
+            for page in action.pages
+        ],
+        from_host=action.tier == "host",
+        in_turn=action.in_turn,
+    )
 
 
 def acked_from(ack: pb.Ack, stage: int) -> events.Acked:
@@ -272,6 +295,8 @@ def acked_from(ack: pb.Ack, stage: int) -> events.Acked:
             without_choice=tuple(ack.without_choice),
             sampled_logprobs=tuple(map(_logprobs_from, ack.sampled_logprobs)),
             prompt_logprobs=tuple(map(_logprobs_from, ack.prompt_logprobs)),
+            restored_bytes=ack.restored_bytes,
+            restore_s=ack.restore_us / 1e6,
         )
     except ValueError as error:
         raise InvariantViolated(

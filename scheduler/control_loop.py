@@ -71,7 +71,7 @@ class ControlLoop:
         self._num_preemptions = 0
         """Those that the metric has counted."""
         self._ended = asyncio.Event()
-        """Set whenever a request ends."""
+        """Set whenever a request ends, or a part of a store, or the route."""
 
     async def run(self) -> None:
         """Look at the clock until cancelled.
@@ -100,6 +100,16 @@ class ControlLoop:
         while self._requests:
             self._ended.clear()
             await self._ended.wait()
+
+    async def write_back(self) -> None:
+        """Store what only the workers hold, if the write policy is so, and wait for that."""
+        now_s = time.monotonic()
+        for action in self.engine.flush(now_s):
+            self._perform(action, now_s)
+        while self.engine.snapshot().num_unwritten_pages:
+            self._ended.clear()
+            await self._ended.wait()
+        await self._cache.ended()
 
     def unready_reason(self) -> str:
         """Why requests cannot run now, in words; empty if they can."""
@@ -161,6 +171,8 @@ class ControlLoop:
             self._perform(action, now_s)
         if isinstance(event, events.RouteFormed):
             self._tell_chunks()
+        if isinstance(event, (events.Stored, events.RouteLost)):
+            self._ended.set()
         if isinstance(event, (events.RouteFormed, events.RouteLost)):
             self._on_ready(isinstance(event, events.RouteFormed))
 
@@ -178,7 +190,12 @@ class ControlLoop:
                 | actions.SendCancelLoad()
             ):
                 self.workers.broadcast(codec.load_order(action))
-            case actions.SendStore() | actions.SendCopyPages() | actions.SendRelease():
+            case (
+                actions.SendStore()
+                | actions.SendSavePages()
+                | actions.SendCopyPages()
+                | actions.SendRelease()
+            ):
                 self.workers.broadcast(codec.page_order(action))
             case actions.MatchPrefix():
                 self._cache.match(action)

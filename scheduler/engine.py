@@ -41,7 +41,7 @@ from scheduler.output import aborted, chunk_done, finished, progress, push_token
 from scheduler.prefixes import release_lease
 from scheduler.request import Request, RequestState
 from scheduler.results import PartResult, deal
-from scheduler.route import Route, route_of
+from scheduler.route import Route, check_formed, route_of
 from scheduler.snapshot import Snapshot, snapshot_of
 
 ROUTE_RETRY_S = 2.0
@@ -81,7 +81,7 @@ class Engine:
             case RouteLost(reason=reason):
                 actions = self._route_lost(reason)
             case Arrived(spec=spec):
-                actions = self._arrived(spec)
+                actions = self._arrived(spec, now_s)
             case Matched():
                 actions = self._matched(event, now_s)
             case Loaded():
@@ -105,12 +105,18 @@ class Engine:
         return not len(self._live) and (self._route is None or self._route.is_at_rest())
 
     def forget_cached(self) -> int:
-        """Forget what the devices hold of prompts; return how many pages that were.
+        """Forget what workers hold of prompts; return how many device pages that were.
 
         Who runs keeps his pages, but nobody will find them.
         """
         self._kept.forget()
-        return 0 if self._route is None else self._route.pages.forget_cached()
+        return 0 if self._route is None else self._route.tiers.forget()
+
+    def flush(self, now_s: float) -> list[Action]:
+        """Begin to write back what only the workers hold, before the scheduler ends."""
+        if self._route is not None:
+            self._route.stores.flush()
+        return self._go_on(now_s)
 
     def snapshot(self) -> Snapshot:
         """Count what there is."""
@@ -133,41 +139,37 @@ class Engine:
         actions, preempted = route.share_pages()
         self._num_preemptions += len(preempted)
         for leaver in preempted:
-            actions += self._wait(route, leaver)
+            actions += self._wait(route, leaver, now_s)
         for load in route.loads.expire(now_s):
             actions += route.end_load(load, now_s=now_s)
         while (request := self._queue.take_next(route.has_place)) is not None:
             actions += route.admit(request, now_s=now_s)
         while (microbatch := route.next_microbatch(now_s)) is not None:
             actions.append(microbatch)
-        return actions
+        return actions + list(route.stores.go_on())
 
     def _route_formed(self, event: RouteFormed) -> list[Action]:
         """Start clean on a new route; whatever was left on an old one fails."""
-        if event.epoch <= self._epoch:
-            raise InvariantViolated(f"epoch {event.epoch} formed after {self._epoch}")
-        if event.latency is not None and event.latency.num_stages != event.num_stages:
-            raise InvariantViolated(
-                f"latency of {event.latency.num_stages} stages, the route has {event.num_stages}"
-            )
+        check_formed(event, self._epoch)
         actions = self._route_lost("the route was formed anew")
         self._epoch = event.epoch
-        pages = self._kept.take(event.pool_ids)
-        self._route = Route(event, self._config, self._chunks, pages, self._counts)
+        tiers = self._kept.take(event.pool_ids)
+        self._route = Route(event, self._config, self._chunks, tiers, self._counts)
         return actions
 
     def _route_lost(self, reason: str) -> list[Action]:
         """Fail every request and forget the route; no stage is left to be told."""
         actions: list[Action] = []
         if self._route is not None:
-            self._kept.keep(self._route.pool_ids, self._route.pages)
+            self._route.stores.abandon()
+            self._kept.keep(self._route.pool_ids, self._route.tiers)
             self._route = None
         error = StageUnavailable(reason, retry_after_s=ROUTE_RETRY_S)
         for request_id in self._live.request_ids():
             actions += self._fail(request_id, error)
         return actions
 
-    def _arrived(self, spec: RequestSpec) -> list[Action]:
+    def _arrived(self, spec: RequestSpec, now_s: float) -> list[Action]:
         """Let a request wait."""
         if self.is_live(spec.request_id):
             raise InvariantViolated(f"{spec.request_id} arrived while it is live")
@@ -181,12 +183,12 @@ class Engine:
         request = Request(spec=spec, arrival=self._num_arrived)
         self._num_arrived += 1
         self._live.add(request)
-        return self._wait(route, request)
+        return self._wait(route, request, now_s)
 
-    def _wait(self, route: Route, request: Request) -> list[Action]:
+    def _wait(self, route: Route, request: Request, now_s: float) -> list[Action]:
         """Let an output wait, and ask for its prefix."""
         self._queue.add(request)
-        return route.prefixes.ask(request)
+        return route.prefixes.ask(request, route.pace.latency, now_s)
 
     def _matched(self, event: Matched, now_s: float) -> list[Action]:
         """Note how much HiCache has; whoever ended meanwhile only gives the lease back."""

@@ -10,6 +10,7 @@ from chunkmesh.errors import ConfigError
 
 ChunkStrategyName = Literal["fixed", "dynamic", "optimal"]
 LoadPolicy = Literal["best_effort", "wait_complete", "timeout"]
+WritePolicy = Literal["write_through", "write_through_selective", "write_back"]
 CHUNK_STRATEGIES: tuple[ChunkStrategyName, ...] = get_args(ChunkStrategyName)
 
 
@@ -35,6 +36,8 @@ class EngineConfig:
     """Fewer stored tokens are computed where no latency is known, >= 0."""
     max_outstanding_stores: int
     """Most stores that some stage has not ended, >= 0; 0 stores nothing."""
+    write_policy: WritePolicy = "write_through"
+    """When a full page is stored (stores.py)."""
     enable_prefix_caching: bool = False
     """Whether pages stay on the devices for later requests until their room is needed."""
     pp_async_batch_depth: int = 0

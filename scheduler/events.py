@@ -106,6 +106,8 @@ class RouteFormed:
     """What microbatches take on its stages; None if that is not known well enough to plan with."""
     page_bytes: tuple[int, ...] = ()
     """What a page takes on each stage; empty if that is not known."""
+    num_host_pages: int = 0
+    """Host page ids are 0 <= id < num_host_pages on every stage."""
     pool_ids: tuple[str, ...] = ()
     """Names the memory of each stage's pages: the same name, the same contents. Empty says that all
     is new."""
@@ -151,7 +153,7 @@ class Loaded:
     num_host_pages: int = 0
     """Of those, how many its own host memory had."""
     num_bytes: int = 0
-    """What it has read, from wherever."""
+    """What it has read from Redis."""
     took_s: float = 0.0
     """Since it was told to."""
     is_damaged: bool = False
@@ -176,6 +178,10 @@ class Acked:
     without_choice: tuple[int, ...] = ()
     """Last stage only: indices into sampled_ids of those that mean nothing, because the logits
     leave nothing to choose."""
+    restored_bytes: int = 0
+    """What the stage has copied from host memory into its pool since the microbatch before."""
+    restore_s: float = 0.0
+    """How long that took."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,11 +1,11 @@
-"""What the devices hold while no route stands. Pure.
+"""What workers hold of prompts while no route stands. Pure.
 
 A route of the same memory on every stage finds it again; any other route nothing.
 """
 
 from __future__ import annotations
 
-from scheduler.pages import PageAllocator
+from scheduler.tiers import Tiers
 
 
 class KeptPages:
@@ -14,20 +14,20 @@ class KeptPages:
     def __init__(self) -> None:
         """Begin with nothing."""
         self._pool_ids: tuple[str, ...] = ()
-        self._pages: PageAllocator | None = None
+        self._tiers: Tiers | None = None
 
-    def keep(self, pool_ids: tuple[str, ...], pages: PageAllocator) -> None:
+    def keep(self, pool_ids: tuple[str, ...], tiers: Tiers) -> None:
         """Take the pages of a lost route, whose pools have these names."""
-        pages.drop_holds()
-        self._pool_ids, self._pages = pool_ids, pages
+        tiers.drop_holds()
+        self._pool_ids, self._tiers = pool_ids, tiers
 
-    def take(self, pool_ids: tuple[str, ...]) -> PageAllocator | None:
+    def take(self, pool_ids: tuple[str, ...]) -> Tiers | None:
         """Return the pages of these pools, if their names are known, and forget what there is."""
         is_same = bool(pool_ids) and pool_ids == self._pool_ids
-        pages = self._pages if is_same else None
+        tiers = self._tiers if is_same else None
         self.forget()
-        return pages
+        return tiers
 
     def forget(self) -> None:
         """Forget what there is."""
-        self._pool_ids, self._pages = (), None
+        self._pool_ids, self._tiers = (), None

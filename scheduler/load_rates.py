@@ -17,7 +17,7 @@ import numpy.typing as npt
 PRIOR_FIXED_S = 0.005
 PRIOR_BYTES_PER_S = 256e6
 _PRIOR_BYTES = 16e6
-"""Of the larger one of the two loads of the prior."""
+"""Of the larger one of the two loads of a prior."""
 _PRIOR_WEIGHT = 0.1
 _KEEP = 0.8
 """Weight of what was measured before, at each new load."""
@@ -29,10 +29,24 @@ def _moments(num_bytes: float, took_s: float) -> npt.NDArray[np.float64]:
     return np.array([1.0, num_bytes, num_bytes**2, took_s, num_bytes * took_s])
 
 
-_PRIOR = _PRIOR_WEIGHT * (
-    _moments(0.0, PRIOR_FIXED_S)
-    + _moments(_PRIOR_BYTES, PRIOR_FIXED_S + _PRIOR_BYTES / PRIOR_BYTES_PER_S)
-)
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Prior:
+    """What is believed of loads before one was measured."""
+
+    fixed_s: float
+    bytes_per_s: float
+    moments: npt.NDArray[np.float64] = dataclasses.field(init=False, compare=False)
+    """Of two loads, weighted."""
+
+    def __post_init__(self) -> None:
+        large_s = self.fixed_s + _PRIOR_BYTES / self.bytes_per_s
+        loads = _moments(0.0, self.fixed_s) + _moments(_PRIOR_BYTES, large_s)
+        object.__setattr__(self, "moments", _PRIOR_WEIGHT * loads)
+
+
+REDIS_PRIOR = Prior(fixed_s=PRIOR_FIXED_S, bytes_per_s=PRIOR_BYTES_PER_S)
+HOST_PRIOR = Prior(fixed_s=0.001, bytes_per_s=2e9)
+"""Of copies from host memory, on a device that shares it or over a narrow bus."""
 
 
 @dataclasses.dataclass(slots=True, kw_only=True)
@@ -40,6 +54,7 @@ class _Stage:
     """What one stage has measured."""
 
     page_bytes: int
+    prior: Prior
     moments: npt.NDArray[np.float64] = dataclasses.field(default_factory=lambda: np.zeros(5))
     """Weighted sums over its loads, without the prior."""
     measured_s: float = 0.0
@@ -50,22 +65,23 @@ class _Stage:
     def line(self, now_s: float) -> tuple[float, float]:
         """Return the fixed time, >= 0, and the time of a byte, > 0."""
         is_fresh = now_s - self.measured_s < _FORGET_S
-        n, x, xx, y, xy = (_PRIOR + self.moments if is_fresh else _PRIOR).tolist()
+        prior = self.prior.moments
+        n, x, xx, y, xy = (prior + self.moments if is_fresh else prior).tolist()
         per_byte_s = (n * xy - x * y) / (n * xx - x * x)
         fixed_s = (y - per_byte_s * x) / n
         if fixed_s < 0:
             return 0.0, xy / xx
         if per_byte_s <= 0:
-            return y / n, 1 / PRIOR_BYTES_PER_S
+            return y / n, 1 / self.prior.bytes_per_s
         return fixed_s, per_byte_s
 
 
 class LoadRates:
     """The stages of one route."""
 
-    def __init__(self, page_bytes: Sequence[int]) -> None:
+    def __init__(self, page_bytes: Sequence[int], prior: Prior = REDIS_PRIOR) -> None:
         """Begin with the prior; page_bytes is what a page takes on each stage, 0 if unknown."""
-        self._stages = [_Stage(page_bytes=max(1, each)) for each in page_bytes]
+        self._stages = [_Stage(page_bytes=max(1, each), prior=prior) for each in page_bytes]
 
     @property
     def bytes_per_s(self) -> tuple[float, ...]:

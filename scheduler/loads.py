@@ -39,6 +39,8 @@ class Load:
     load_id: int
     pages: range
     """Of the prompt, at least one."""
+    host_ids: tuple[int, ...] = ()
+    """Where the first of them lie in host memory; held until the load is closed."""
     ends_s: float
     """When the stages end it by themselves; never, if they do not."""
     deadline_s: float
@@ -97,11 +99,18 @@ class Loads:
         return self._by_request.get(request)
 
     def start(
-        self, request: Request, pages: range, *, timeout_s: float | None, now_s: float
+        self,
+        request: Request,
+        pages: range,
+        host_ids: tuple[int, ...] = (),
+        *,
+        timeout_s: float | None,
+        now_s: float,
     ) -> SendLoad:
         """Begin to load pages of a request, whose digests are known.
 
-        timeout_s is when the stages end it by themselves, if they do.
+        The first of them are held at host_ids. timeout_s is when the stages end it by themselves,
+        if they do.
         """
         load_id, self._next_id = self._next_id, self._next_id + 1
         longest_s = HARD_CAP_S if timeout_s is None else timeout_s + GRACE_S
@@ -109,6 +118,7 @@ class Loads:
             request=request,
             load_id=load_id,
             pages=pages,
+            host_ids=host_ids,
             ends_s=math.inf if timeout_s is None else now_s + timeout_s,
             deadline_s=now_s + longest_s,
         )
@@ -116,6 +126,7 @@ class Loads:
         return SendLoad(
             load_id=load_id,
             digests=tuple(request.digests[pages.start : pages.stop]),
+            host_ids=host_ids,
             timeout_ms=0 if timeout_s is None else max(1, round(1000 * timeout_s)),
         )
 

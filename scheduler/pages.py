@@ -1,8 +1,8 @@
-"""Which pages of a route's KV pool are in use. Pure; one allocator for each pool.
+"""Which pages of one memory are in use. Pure; one allocator for a KV pool, one for host memory.
 
 A page id means the same token positions on every stage. Each page counts its holds: one of every
 output that has it and one of every store that reads it. When the last hold goes it can be handed
-out again. A cached one keeps its contents until it is needed (device_pages.py).
+out again. A cached one keeps its contents until it is needed (cached_pages.py).
 """
 
 from __future__ import annotations
@@ -14,19 +14,21 @@ import numpy as np
 import numpy.typing as npt
 
 from chunkmesh.errors import InvariantViolated
-from scheduler.cache_counts import CacheCounts
-from scheduler.device_pages import DevicePages
+from scheduler.actions import PageToStore
+from scheduler.cached_pages import CachedPages
 
 
 class PageAllocator:
     """Hands out pages, contiguous and ascending where it can: stages then use views, not copies."""
 
-    def __init__(self, num_pages: int, counts: CacheCounts | None = None) -> None:
-        """Begin with all pages 0 <= id < num_pages free; count evictions in counts."""
+    def __init__(self, num_pages: int) -> None:
+        """Begin with all pages 0 <= id < num_pages free."""
         self.generation = 0
         """Raised when nothing that was computed so far may be kept for later requests."""
-        self.cached = DevicePages(counts)
+        self.cached = CachedPages()
         """What pages hold that later requests may use; changed here alone."""
+        self._evicted: list[PageToStore] = []
+        """What has made room and was not asked for yet."""
         self._holds = np.zeros(num_pages, dtype=np.int32)
         """Holds of each page, >= 0; 0 means that it can be handed out."""
         self._is_cached = np.zeros(num_pages, dtype=np.bool_)
@@ -85,9 +87,17 @@ class PageAllocator:
         self._num_free -= len(idle)
         self.cached.wake(idle.tolist())
 
-    def keep(self, digests: Sequence[bytes], page_ids: Sequence[int]) -> None:
+    def keep(self, namespace: bytes, digests: Sequence[bytes], page_ids: Sequence[int]) -> None:
         """Let later requests find the leading pages of a prompt, which are full and held."""
-        self._is_cached[self.cached.insert(digests, page_ids)] = True
+        self._is_cached[self.cached.insert(namespace, digests, page_ids)] = True
+
+    def take_evicted(self) -> list[PageToStore]:
+        """Return what has made room since this was asked last.
+
+        Their contents stand until what is handed out in their stead is written.
+        """
+        evicted, self._evicted = self._evicted, []
+        return evicted
 
     def pin(self, page_ids: Sequence[int]) -> None:
         """Add a hold to pages in use; each id at most once.
@@ -155,7 +165,9 @@ class PageAllocator:
             raise InvariantViolated(f"{num_pages} pages wanted, {self._num_free} are free")
         num_empty = self._num_free - self.cached.num_idle
         if num_pages > num_empty:
-            self._is_cached[self.cached.evict(num_pages - num_empty)] = False
+            evicted = self.cached.evict(num_pages - num_empty)
+            self._is_cached[[page.page_id for page in evicted]] = False
+            self._evicted += evicted
         is_empty = np.zeros(self.num_pages + 2, dtype=np.bool_)  # With a border at either end.
         is_empty[1:-1] = (self._holds == 0) & ~self._is_cached
         borders = np.flatnonzero(is_empty[1:] != is_empty[:-1])

@@ -1,9 +1,9 @@
-"""What outputs need not compute on one route: device pages first, behind them stored ones. Pure.
+"""What outputs need not compute on one route: device pages first, host pages, stored ones. Pure.
 
-Never the last known token: it is always computed. The devices are looked at when an output begins
-to wait, when HiCache has answered, and when the output is admitted: pages come and go. A load
-brings pages behind those that were on the devices when it began; if these are gone by admission,
-or others have come that reach as far, it was in vain.
+Never the last known token: it is always computed. Devices and host memory are looked at when an
+output begins to wait, when HiCache has answered, and when the output is admitted: pages come and
+go. A load brings pages behind those that were on the devices when it began; if these are gone by
+admission, or others have come that reach as far, it was in vain.
 """
 
 from __future__ import annotations
@@ -16,17 +16,18 @@ from scheduler.actions import (
     ReleaseLease,
     SendCancelLoad,
     SendCommitLoad,
+    SendSavePages,
 )
 from scheduler.cache_counts import CacheCounts
 from scheduler.engine_config import EngineConfig
-from scheduler.events import Loaded, Matched
+from scheduler.events import Acked, Loaded, Matched
 from scheduler.latency_model import PipelineLatency
-from scheduler.load_choice import LoadChoice
-from scheduler.load_rates import LoadRates
+from scheduler.load_choice import LoadChoice, TierRates, Wanted
+from scheduler.load_rates import HOST_PRIOR, LoadRates
 from scheduler.loads import Load, Loads
-from scheduler.pages import PageAllocator
 from scheduler.part import Part
 from scheduler.request import Request, RequestState
+from scheduler.tiers import Tiers
 
 MAX_EARLY_LOADS = 8
 """Loads of outputs that wait for a place: more would fill the stages' staging for those who come
@@ -39,15 +40,17 @@ class Prefixes:
     def __init__(
         self,
         config: EngineConfig,
-        pages: PageAllocator,
+        tiers: Tiers,
         page_bytes: Sequence[int],
         counts: CacheCounts,
     ) -> None:
         """Begin with no load; page_bytes is what a page takes on each stage."""
         self.loads = Loads(num_stages=len(page_bytes))
-        self.rates = LoadRates(page_bytes)
+        self.rates = TierRates(
+            redis=LoadRates(page_bytes), host=LoadRates(page_bytes, prior=HOST_PRIOR)
+        )
         self._config = config
-        self._pages = pages
+        self._pages, self._host = tiers.device, tiers.host
         self._counts = counts
         self._choice = LoadChoice(
             page_tokens=config.page_tokens,
@@ -55,12 +58,12 @@ class Prefixes:
             min_tokens=config.load_min_tokens,
         )
 
-    def ask(self, request: Request) -> list[Action]:
+    def ask(self, request: Request, latency: PipelineLatency | None, now_s: float) -> list[Action]:
         """Ask for what is stored; an output is QUEUED at once if that could be of no use."""
         num_pages = request.most_hit_pages(self._config.page_tokens)
-        if self._count_found(request) == num_pages:
+        if max(self._count_found(request), self._count_host(request)) == num_pages:
             request.move(RequestState.QUEUED)
-            return []
+            return self._choose(request, latency, now_s)
         digests = request.leading_digests(num_pages, self._config.page_tokens)
         return [MatchPrefix(request_id=request.request_id, child=request.child, digests=digests)]
 
@@ -69,19 +72,32 @@ class Prefixes:
     ) -> list[Action]:
         """Take HiCache's answer; begin to load what is worth it."""
         request.take_match(matched, page_tokens=self._config.page_tokens)
-        wanted = range(self._count_found(request), request.num_match_pages)
-        if not wanted:
+        return self._choose(request, latency, now_s)
+
+    def _choose(
+        self, request: Request, latency: PipelineLatency | None, now_s: float
+    ) -> list[Action]:
+        """Decide what is loaded for an output that begins to wait for a place.
+
+        A load from Redis begins now; one that copies host pages would gain nothing by that.
+        """
+        wanted = self._wanted(request)
+        if not wanted.pages:
             return release_lease(request)
-        timeout_s = self._config.load_limit_s(len(wanted))
+        timeout_s = self._config.load_limit_s(len(wanted.pages) - wanted.num_host)
         num_pages = self._choice.num_pages(
             wanted, self.rates, latency, timeout_s=timeout_s, now_s=now_s
         )
         if not num_pages:
             self._counts.loads["recomputed"] += 1
             return release_lease(request)
-        request.load_end = wanted.start + num_pages
+        request.load_end = wanted.pages.start + num_pages
+        if num_pages <= wanted.num_host:
+            return release_lease(request)
         num_early = sum(load.request.state is RequestState.QUEUED for load in self.loads)
-        return [] if num_early >= MAX_EARLY_LOADS else self._start(request, wanted.start, now_s)
+        if num_early >= MAX_EARLY_LOADS:
+            return []
+        return self._start(request, wanted.pages[:num_pages], now_s)
 
     def has_room(self, request: Request, *, num_pages: int, spare_pages: int) -> bool:
         """Whether an output that needs num_pages can have them, and spare_pages are left free.
@@ -106,34 +122,59 @@ class Prefixes:
         self._counts.device_hit_tokens += num_found * self._config.page_tokens
         return found + self._pages.allocate(num_pages - num_found)
 
-    def admitted(self, request: Request, now_s: float) -> tuple[list[Action], int | None]:
+    def admitted(
+        self, request: Request, latency: PipelineLatency | None, now_s: float
+    ) -> tuple[list[Action], int | None]:
         """Return what the stages are told of an output with pages, and its hit's pages.
 
         None instead of the hit says that its load still runs.
         """
         load, num_found = self.loads.find(request), request.num_device_pages
-        if load is None and num_found < request.load_end:
-            return self._start(request, num_found, now_s), None
-        if load is None:
-            return release_lease(request), num_found
-        if load.pages.start != num_found:
-            return [*self.cancel(request), *release_lease(request)], num_found
+        if load is None or load.pages.start != num_found:
+            dropped = self.cancel(request) if load is not None else []
+            pages = self._pages_at_admission(request, latency, now_s)
+            if pages:
+                return [*dropped, *self._start(request, pages, now_s)], None
+            return [*dropped, *release_lease(request)], num_found
         if load.num_usable is not None:
             return self.use(load)
         ends = self.loads.end(load, now_s) if self._config.load_policy == "best_effort" else []
         return [*ends], None
 
+    def _pages_at_admission(
+        self, request: Request, latency: PipelineLatency | None, now_s: float
+    ) -> range:
+        """Return which pages of an output with a place are loaded, if no load of it runs.
+
+        Those that were wanted when it began to wait, as far as they are left; or the host pages, if
+        these reach further by now, because they have been evicted from the devices.
+        """
+        wanted = self._wanted(request)
+        num_wanted = max(0, request.load_end - wanted.pages.start)
+        if wanted.num_host > num_wanted:
+            in_host = Wanted(pages=wanted.pages[: wanted.num_host], num_host=wanted.num_host)
+            num_wanted = self._choice.num_pages(
+                in_host, self.rates, latency, timeout_s=None, now_s=now_s
+            )
+        return wanted.pages[:num_wanted]
+
     def loaded(self, event: Loaded, now_s: float) -> Load | None:
         """Take one stage's answer; return the load if it is known now what it has brought."""
-        self.rates.measured(
+        self.rates.redis.measured(
             event.stage, num_bytes=event.num_bytes, took_s=event.took_s, now_s=now_s
         )
         return self.loads.loaded(event, now_s)
 
+    def restored(self, acked: Acked, now_s: float) -> None:
+        """Take what one stage says of its copies from host memory."""
+        self.rates.host.measured(
+            acked.stage, num_bytes=acked.restored_bytes, took_s=acked.restore_s, now_s=now_s
+        )
+
     def use(self, load: Load) -> tuple[list[Action], int]:
         """Let the stages use what a load has brought; return its request's hit in pages, too."""
         request, pages = load.request, load.expected
-        self.loads.close(load)
+        self._close(load)
         self._counts.loads[load.outcome] += 1
         self._counts.timed_out_loads += load.is_late
         if not pages:
@@ -151,7 +192,7 @@ class Prefixes:
         load = self.loads.find(request)
         if load is None:
             return []
-        self.loads.close(load)
+        self._close(load)
         self._counts.loads["dropped"] += 1
         return [SendCancelLoad(load_id=load.load_id)]
 
@@ -165,14 +206,58 @@ class Prefixes:
         ):
             return
         digests = request.leading_digests(num_full, self._config.page_tokens)
-        self._pages.keep(digests, request.page_ids[:num_full])
+        self._pages.keep(request.spec.namespace, digests, request.page_ids[:num_full])
         request.num_pages_kept = num_full
 
-    def _start(self, request: Request, first: int, now_s: float) -> list[Action]:
-        """Begin to load what an output wants, from its page first on."""
-        pages, request.load_end = range(first, request.load_end), 0
+    def save_filled(self, part: Part) -> SendSavePages | None:
+        """Copy the full pages up to a part's end to host memory, if it lacks them and has room."""
+        request, num_full = part.request, part.end // self._config.page_tokens
+        if (
+            not self._host.num_pages
+            or num_full <= len(request.host_ids)
+            or request.generation != self._pages.generation
+        ):
+            return None
+        held, order = self._host.save(
+            request.spec.namespace,
+            request.leading_digests(num_full, self._config.page_tokens),
+            request.page_ids[:num_full],
+            len(request.host_ids),
+        )
+        request.host_ids += held
+        return order
+
+    def _start(self, request: Request, pages: range, now_s: float) -> list[Action]:
+        """Begin to load pages of an output."""
+        request.load_end = 0
+        in_host = pages[: max(0, self._count_host(request) - pages.start)]
+        host_ids = self._host.hold(request.digests[in_host.start : in_host.stop])
         timeout_s = self._config.load_limit_s(len(pages))
-        return [self.loads.start(request, pages, timeout_s=timeout_s, now_s=now_s)]
+        return [self.loads.start(request, pages, host_ids, timeout_s=timeout_s, now_s=now_s)]
+
+    def _close(self, load: Load) -> None:
+        """Forget a load; what it has ordered of host pages stands before any later order."""
+        self.loads.close(load)
+        self._host.release(load.host_ids)
+
+    def _wanted(self, request: Request) -> Wanted:
+        """Return what an output could load now, behind the pages that are or were on the devices.
+
+        An output with pages has a number of device pages for good.
+        """
+        has_place = request.row is not None
+        first = request.num_device_pages if has_place else self._count_found(request)
+        in_host = self._count_host(request)
+        pages = range(first, max(first, in_host, request.num_match_pages))
+        return Wanted(pages=pages, num_host=max(0, in_host - first))
+
+    def _count_host(self, request: Request) -> int:
+        """Count the leading pages of an output that are in host memory."""
+        num_pages = request.most_hit_pages(self._config.page_tokens)
+        if not num_pages or not self._host.num_cached:
+            return 0
+        request.page_digest(num_pages - 1, self._config.page_tokens)
+        return self._host.count(request.digests, num_pages)
 
     def _count_found(self, request: Request) -> int:
         """Count the leading pages of an output that are on the devices."""

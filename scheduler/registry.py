@@ -48,6 +48,8 @@ class WorkerHello:
     hidden_size: int
     kv_bytes_per_token: int
     kv_capacity_tokens: int
+    host_capacity_tokens: int = 0
+    """Of its host memory for pages."""
     data_address: str
     transport: str
     device: str
@@ -92,6 +94,7 @@ class RouteStands:
     pool_ids: tuple[str, ...]
     """Names of the memory that the stages' pages lie in: of the same name, the same contents."""
     num_pages: int
+    num_host_pages: int
     fingerprint: bytes
 
 
@@ -198,6 +201,7 @@ class Registry:
                 worker_ids=self.route,
                 pool_ids=tuple(self._pools[each].pool_id for each in self.route),
                 num_pages=self._num_pages(),
+                num_host_pages=self._num_host_pages(),
                 fingerprint=self.fingerprint(),
             )
         ]
@@ -317,6 +321,11 @@ class Registry:
     def _num_pages(self) -> int:
         """Pages that every stage of the route has."""
         capacity = min(self.workers[each].kv_capacity_tokens for each in self.route)
+        return capacity // self.page_tokens
+
+    def _num_host_pages(self) -> int:
+        """Pages that the host memory of every stage of the route has room for."""
+        capacity = min(self.workers[each].host_capacity_tokens for each in self.route)
         return capacity // self.page_tokens
 
     def _all_answered(self, phase: Phase, worker_id: str, epoch: int) -> bool:

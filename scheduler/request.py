@@ -95,6 +95,8 @@ class Request:
     """From admission on; held until its last microbatch is complete."""
     num_device_pages: int = 0
     """Leading pages that were on the devices at admission; 0 before."""
+    host_ids: list[int] = dataclasses.field(default_factory=list)
+    """Host pages of its leading pages that it holds, as long as it has pages."""
     num_pages_kept: int = 0
     """Leading pages that later requests may find."""
     generation: int = 0
@@ -242,6 +244,11 @@ class Request:
         self.num_shared_pages = self.num_pages_named = 0
         self.num_device_pages = self.num_pages_kept = 0
         self.is_counted = False
+        return held
+
+    def drop_host_pages(self) -> list[int]:
+        """Return all host pages that it holds, for release, and forget them."""
+        held, self.host_ids = self.host_ids, []
         return held
 
     def name_pages(self, num_pages: int) -> tuple[int, ...]:

@@ -25,7 +25,6 @@ from scheduler.given_chunks import given_ends
 from scheduler.loads import Load, Loads
 from scheduler.outlook import Outlook
 from scheduler.pace import Pace
-from scheduler.pages import PageAllocator
 from scheduler.part import Part, work_of
 from scheduler.pipeline import Pipeline
 from scheduler.prefill import Prefill
@@ -34,6 +33,7 @@ from scheduler.request import Request, RequestState
 from scheduler.rows import Rows
 from scheduler.shortage import Shortage
 from scheduler.stores import Stores
+from scheduler.tiers import Tiers
 
 
 class Route:
@@ -44,7 +44,7 @@ class Route:
         formed: RouteFormed,
         config: EngineConfig,
         chunks: ChunkStrategy | None = None,
-        pages: PageAllocator | None = None,
+        tiers: Tiers | None = None,
         counts: CacheCounts | None = None,
     ) -> None:
         """Begin with all pages and rows free.
@@ -53,7 +53,7 @@ class Route:
             formed: what the route is.
             config: limits.
             chunks: how to cut, if given, whatever config asks for.
-            pages: of the same memory, with what the devices still hold; without, nothing.
+            tiers: of the same memory, with what the workers still hold; without, nothing.
             counts: of what the caches are good for.
         """
         num_stages = formed.num_stages
@@ -61,7 +61,10 @@ class Route:
         self.num_stages = num_stages
         self.pool_ids = formed.pool_ids
         counts = counts or CacheCounts()
-        self.pages = pages or PageAllocator(formed.num_pages, counts)
+        self.tiers = tiers or Tiers(
+            num_pages=formed.num_pages, num_host_pages=formed.num_host_pages
+        )
+        self.pages = self.tiers.device
         self.rows = Rows(config.max_running_requests)
         self.pipeline = Pipeline(num_stages=num_stages, window=config.window(num_stages))
         self.groups = DecodeGroups(
@@ -70,13 +73,8 @@ class Route:
             max_members=config.max_microbatch_requests,
         )
         page_bytes = formed.page_bytes or (0,) * num_stages
-        self.prefixes = Prefixes(config, self.pages, page_bytes, counts)
-        self.stores = Stores(
-            pages=self.pages,
-            num_stages=num_stages,
-            page_tokens=config.page_tokens,
-            max_outstanding=config.max_outstanding_stores,
-        )
+        self.prefixes = Prefixes(config, self.tiers, page_bytes, counts)
+        self.stores = Stores(tiers=self.tiers, page_bytes=page_bytes, config=config, counts=counts)
         self._running: dict[Request, None] = {}
         """Outputs with a row, in the order of admission."""
         self._prefilling: dict[Request, None] = {}
@@ -111,12 +109,13 @@ class Route:
         rows = self.rows.take(len(request.children))
         request.take_place(rows, page_ids, page_tokens=self._config.page_tokens)
         self._running[request] = None
-        actions, hit_pages = self.prefixes.admitted(request, now_s)
+        gone = self.stores.gone()
+        actions, hit_pages = self.prefixes.admitted(request, self.pace.latency, now_s)
         if hit_pages is None:
             request.move(RequestState.LOADING)
         else:
             self._start_prefill(request, hit_pages=hit_pages, now_s=now_s)
-        return actions
+        return [*gone, *actions]
 
     def end_load(self, load: Load, *, now_s: float) -> list[Action]:
         """Let an output go on, if it has its place, behind what its load has brought."""
@@ -130,9 +129,8 @@ class Route:
 
     def distrust(self, request: Request) -> list[Action]:
         """Let nobody use what the model has computed for an output that it failed on."""
-        self.pages.distrust(request.page_ids)
-        digests = tuple(request.digests[: request.num_pages_stored])
-        self.stores.withdraw(digests)
+        digests = self.stores.distrust(request)
+        self.tiers.distrust(request.page_ids, request.digests)
         return [InvalidatePages(digests=digests)] if digests else []
 
     def fork(self, first: Request) -> list[Request]:
@@ -171,6 +169,7 @@ class Route:
                 self._prefilling.pop(leaver, None)
             left += self._depart(actions)
             self._shortage.give_pages()
+        actions += self.stores.gone()
         return actions, left
 
     def next_microbatch(self, now_s: float) -> SendMicrobatch | None:
@@ -206,6 +205,7 @@ class Route:
         """
         parts = self.pipeline.ack(acked)
         self._outlook.forget()
+        self.prefixes.restored(acked, now_s)
         if parts is not None and self.pace.acked(acked, now_s) and self.pace.latency:
             self._budget.replace(self.pace.latency)
             self.groups.replace(self.pace.latency)
@@ -224,12 +224,16 @@ class Route:
     def complete(self, parts: tuple[Part, ...]) -> list[Action]:
         """Store what a microbatch has filled; free the pages of ended outputs it was last for."""
         store = self.stores.start(parts)
+        saves = []
         for part in parts:
             self.prefixes.keep_filled(part)
+            saves.append(self.prefixes.save_filled(part))
+        for part in parts:
             part.request.num_in_flight -= 1
             if part.request.row is None:
                 self._free_if_gone(part.request)
-        return [] if store is None else [store]
+        orders = (store, *self.stores.gone(), *saves)
+        return [order for order in orders if order is not None]
 
     def leave(self, request: Request) -> list[Action]:
         """Take away the row of an output that goes; its pages follow when none is in flight."""
@@ -259,10 +263,11 @@ class Route:
 
     def is_at_rest(self) -> bool:
         """Whether nothing runs, flies, loads or is stored, and every page and row is free."""
-        self.pages.check_integrity()
+        self.tiers.check_integrity()
         rows, in_flight = self.rows.num_taken, self.pipeline.num_in_flight
         open_work = (self._running, rows, in_flight, len(self.loads), len(self.stores))
-        return not any(open_work) and self.pages.num_free == self.pages.num_pages
+        is_free = self.pages.num_free == self.pages.num_pages and not self.tiers.host.num_held
+        return not any(open_work) and is_free
 
     def _depart(self, actions: list[Action]) -> list[Request]:
         """Let those who leave wait again, once nothing of them is in flight; return them."""
@@ -282,11 +287,27 @@ class Route:
         self._budget.begin(prefill)
         request.start_prefill(prefill, hit_pages=hit_pages, now_s=now_s)
         self._prefilling[request] = None
+        self.stores.begin(request)
 
     def _free_if_gone(self, request: Request) -> None:
         """Give back the pages of an output without a row that has nothing in flight."""
         if request.row is None and not request.num_in_flight:
             self.pages.release(request.drop_pages())
+            self.tiers.host.release(request.drop_host_pages())
+
+
+def check_formed(event: RouteFormed, epoch: int) -> None:
+    """Check that a route can follow the one of an earlier epoch.
+
+    Raises:
+        InvariantViolated: it is not newer, or its latency is of another number of stages.
+    """
+    if event.epoch <= epoch:
+        raise InvariantViolated(f"epoch {event.epoch} formed after {epoch}")
+    if event.latency is not None and event.latency.num_stages != event.num_stages:
+        raise InvariantViolated(
+            f"latency of {event.latency.num_stages} stages, the route has {event.num_stages}"
+        )
 
 
 def route_of(message: Acked | Loaded | Stored, latest: Route | None, epoch: int) -> Route | None:

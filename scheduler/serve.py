@@ -135,6 +135,7 @@ def _engine_config(settings: SchedulerSettings, context_length: int) -> EngineCo
         load_timeout_s_per_1k_tokens=settings.load_timeout_ms_per_1k_tokens / 1000,
         load_min_tokens=settings.load_min_tokens,
         max_outstanding_stores=settings.max_outstanding_stores,
+        write_policy=settings.hicache_write_policy,
         enable_prefix_caching=settings.enable_prefix_caching,
         chunk_strategy=settings.wanted_strategy,
         is_default_strategy=not settings.names_strategy,
@@ -210,9 +211,12 @@ def _readiness(loop: ControlLoop, service: GenerationService) -> Readiness:
 
 
 async def _drain(loop: ControlLoop, timeout_s: float) -> None:
-    """Wait for the running requests to end."""
+    """Wait for the running requests to end, then for what is written back."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(timeout_s):
             await loop.until_idle()
+            await loop.write_back()
     if loop.num_requests:
         _log.warning("requests cut off by shutdown", num_requests=loop.num_requests)
+    if num_pages := loop.engine.snapshot().num_unwritten_pages:
+        _log.warning("pages not written back by shutdown", num_pages=num_pages)

@@ -9,7 +9,7 @@ from typing import Annotated, ClassVar, Self
 from pydantic import Field, model_validator
 
 from chunkmesh.settings import Address, Port, Settings
-from scheduler.engine_config import ChunkStrategyName, LoadPolicy
+from scheduler.engine_config import ChunkStrategyName, LoadPolicy, WritePolicy
 
 
 class SchedulerSettings(Settings):
@@ -68,6 +68,10 @@ class SchedulerSettings(Settings):
     """Most requests that wait; more are refused with RESOURCE_EXHAUSTED."""
     max_outstanding_stores: Annotated[int, Field(ge=0)] = 64
     """Most stores of pages under way; more are dropped, and with 0 nothing is stored."""
+    hicache_write_policy: WritePolicy = "write_through"
+    """When full pages are stored: write_through, all of them at once; write_through_selective,
+    those that a later request has found on the workers; write_back, those that the workers have no
+    more room for, and on SIGTERM all, as far as --drain-timeout allows."""
     latency_model: Path | None = None
     """File of stage latencies to plan with instead of what workers measure; `chunkmesh status
     --save-latency-model` writes one."""

@@ -33,14 +33,23 @@ class Snapshot:
     """That can be handed out now, cached ones included."""
     num_cached_pages: int = 0
     """Free pages that keep their contents until they are needed."""
+    num_host_pages: int = 0
+    num_host_cached_pages: int = 0
+    """Host pages with contents."""
+    num_host_held_pages: int = 0
+    """Those that cannot be evicted now."""
     num_running: int = 0
     """Outputs that have a row; until a prompt's first tokens are there, all of its request."""
     num_in_flight: int = 0
     """Microbatches that some stage has not acknowledged."""
     load_bytes_per_s: tuple[float, ...] = ()
-    """What each stage has measured; 0 before its first load."""
+    """What each stage has measured of Redis; 0 before its first load."""
+    host_bytes_per_s: tuple[float, ...] = ()
+    """What each stage has measured of copies from host memory; 0 before the first."""
     num_loads: int = 0
     num_stores: int = 0
+    num_unwritten_pages: int = 0
+    """That stores under way, or still to come while the scheduler drains, will write."""
     latency: PipelineLatency | None = None
     """What chunks are planned with now, refits included."""
     num_refits: tuple[int, ...] = ()
@@ -63,9 +72,14 @@ def snapshot_of(route: Route | None, engine: Snapshot) -> Snapshot:
         num_cached_pages=route.pages.cached.num_idle,
         num_running=route.rows.num_taken,
         num_in_flight=route.pipeline.num_in_flight,
-        load_bytes_per_s=route.prefixes.rates.bytes_per_s,
+        num_host_pages=route.tiers.host.num_pages,
+        num_host_cached_pages=route.tiers.host.num_cached,
+        num_host_held_pages=route.tiers.host.num_held,
+        load_bytes_per_s=route.prefixes.rates.redis.bytes_per_s,
+        host_bytes_per_s=route.prefixes.rates.host.bytes_per_s,
         num_loads=len(route.loads),
         num_stores=len(route.stores),
+        num_unwritten_pages=route.stores.num_unwritten,
         latency=route.pace.latency,
         num_refits=tuple(route.pace.num_refits),
         bubble_ratios=route.pace.use.bubble_ratios,

@@ -1,31 +1,53 @@
 """Full pages on their way to the prefix cache, in the background. Pure.
 
 A page is storable when every stage has acknowledged the microbatch that filled its last slot,
-whether its tokens are prompt or output and whether its request still lives. It is pinned until
-every stage has ended the store. When too many stores are outstanding, pages wait for their
-request's next microbatch; after its last one they are not stored, which is no fault but a later
-miss. Nor are those that were in work when all pages were forgotten or some were distrusted.
+whether its tokens are prompt or output and whether its request still lives. Which are stored, and
+when, says the policy:
+
+- write_through: all of them, at once.
+- write_through_selective: those that a later request has found on the devices or in host memory.
+- write_back: those that neither tier has room for any more, and all when the scheduler drains.
+
+A page is pinned until every stage has ended the store, unless it was evicted: then the stages copy
+it at its place in their streams. When too many stores are outstanding, pages wait for their
+request's next microbatch; after its last one they are not stored, nor is what is evicted then,
+which is no fault but a later miss. Nor are those that were in work when all pages were forgotten or
+some were distrusted.
+Source: the write policies of SGLang's HiCache
+(https://docs.sglang.ai/advanced_features/hicache_design.html).
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection
+from collections import deque
+from collections.abc import Collection, Sequence
 
 from chunkmesh.errors import InvariantViolated
-from scheduler.actions import CommitPages, PageToStore, SendStore
-from scheduler.pages import PageAllocator
+from scheduler.actions import CommitPages, PageToStore, SendStore, Tier
+from scheduler.cache_counts import CacheCounts
+from scheduler.engine_config import EngineConfig
 from scheduler.part import Part
+from scheduler.request import Request
+from scheduler.tiers import Tiers
+
+FLUSH_BYTES = 32 << 20
+"""About what a store writes on one stage while the scheduler drains."""
+MAX_FLUSHING = 4
+"""Stores that are open then."""
 
 
 @dataclasses.dataclass(slots=True, kw_only=True)
 class _Store:
     """One store on all stages."""
 
-    pages: tuple[PageToStore, ...]
-    """Pinned."""
+    order: SendStore
+    is_pinned: bool
+    """Whether its pages are held until all stages have ended it; else they are gone."""
     waiting: set[int]
     """Stages that have not ended it; never empty."""
+    lacking: set[int] = dataclasses.field(default_factory=set)
+    """Indices of pages that some stage has not written."""
     withdrawn: set[int] = dataclasses.field(default_factory=set)
     """Indices of pages that are not to be used after all."""
 
@@ -34,21 +56,42 @@ class Stores:
     """The stores of one route."""
 
     def __init__(
-        self, *, pages: PageAllocator, num_stages: int, page_tokens: int, max_outstanding: int
+        self, *, tiers: Tiers, page_bytes: Sequence[int], config: EngineConfig, counts: CacheCounts
     ) -> None:
-        """Begin with no store; at most max_outstanding are open at once."""
-        self._pages = pages
-        self._num_stages = num_stages
-        self._page_tokens = page_tokens
-        self._max_outstanding = max_outstanding
+        """Begin with no store; page_bytes is what a page takes on each stage, 0 if unknown."""
+        self._tiers = tiers
+        self._num_stages = len(page_bytes)
+        self._pages_at_once = max(1, FLUSH_BYTES // max(*page_bytes, 1))
+        self._page_tokens = config.page_tokens
+        self._max_outstanding = config.max_outstanding_stores
+        self._policy = config.write_policy
+        self.counts = counts
+        """Where what was not written back is counted."""
         self._next_id = 0
         self._open: dict[int, _Store] = {}
+        self._to_flush: deque[PageToStore] = deque()
+        """What is still to be written before the scheduler ends."""
 
     def __len__(self) -> int:
         return len(self._open)
 
+    @property
+    def num_unwritten(self) -> int:
+        """Pages that a flush has not written yet, as far as it is going to."""
+        return len(self._to_flush) + sum(len(store.order.pages) for store in self._open.values())
+
+    def begin(self, request: Request) -> None:
+        """Note what Redis has of an output whose prefill begins."""
+        if self._policy == "write_through":
+            return
+        num_known, num_hit = request.num_pages_stored, self._num_hit(request)
+        if request.was_matched:
+            self._tiers.mark_stored(request.digests[:num_known])
+            self._tiers.unmark_stored(request.digests[num_known:num_hit])
+        request.num_pages_stored = 0
+
     def start(self, parts: tuple[Part, ...]) -> SendStore | None:
-        """Store what a complete microbatch has filled, if anything and if there is room."""
+        """Store what a complete microbatch has made storable, if anything and if there is room."""
         if len(self._open) >= self._max_outstanding:
             return None
         pages: list[PageToStore] = []
@@ -56,10 +99,53 @@ class Stores:
             pages += self._take_filled(part)
         if not pages:
             return None
-        store_id, self._next_id = self._next_id, self._next_id + 1
-        self._pages.pin([page.page_id for page in pages])
-        self._open[store_id] = _Store(pages=tuple(pages), waiting=set(range(self._num_stages)))
-        return SendStore(store_id=store_id, pages=tuple(pages))
+        self._tiers.device.pin([page.page_id for page in pages])
+        return self._open_store(pages, "device")
+
+    def gone(self) -> list[SendStore]:
+        """Write back what the last allocations have left no tier with; for before what they bring.
+
+        With the other policies nothing is written.
+        """
+        from_device, from_host = self._tiers.take_gone(self.counts)
+        if self._policy != "write_back":
+            return []
+        orders = []
+        gone: tuple[tuple[Tier, list[PageToStore]], ...] = (
+            ("device", from_device),
+            ("host", from_host),
+        )
+        for tier, pages in gone:
+            if pages and len(self._open) < self._max_outstanding:
+                orders.append(self._open_store(pages, tier, in_turn=True, is_pinned=False))
+            else:
+                self.counts.unwritten_pages += len(pages)
+        return orders
+
+    def flush(self) -> None:
+        """Begin to write all that only the tiers have, the last used first; see go_on."""
+        if self._policy != "write_back" or not self._max_outstanding:
+            return
+        device, host = self._tiers.device.cached.rested(), self._tiers.host.rested()
+        known = {page.digest for page in device}
+        pages = device + [page for page in host if page.digest not in known]
+        self._to_flush.extend(page for page in pages if not self._tiers.is_stored(page.digest))
+
+    def go_on(self) -> list[SendStore]:
+        """Write more of what is to be flushed, as far as few stores are open."""
+        orders = []
+        at_most = min(MAX_FLUSHING, self._max_outstanding)
+        while self._to_flush and len(self._open) < at_most:
+            num_pages = min(self._pages_at_once, len(self._to_flush))
+            digests = [self._to_flush.popleft().digest for _ in range(num_pages)]
+            tiers: tuple[Tier, ...] = ("device", "host")
+            for tier in tiers:
+                lacking = [each for each in digests if not self._tiers.is_stored(each)]
+                pages = self._tiers.hold(tier, lacking)
+                if pages:
+                    self._tiers.mark_stored(page.digest for page in pages)
+                    orders.append(self._open_store(pages, tier, in_turn=tier == "host"))
+        return orders
 
     def stored(self, stage: int, store_id: int, indices: tuple[int, ...]) -> list[CommitPages]:
         """Take one stage's end of a store; return what HiCache has to know. A repeat is dropped.
@@ -72,47 +158,101 @@ class Stores:
         store = self._open.get(store_id)
         if store is None or stage not in store.waiting:
             return []
-        if any(not 0 <= index < len(store.pages) for index in indices):
-            raise InvariantViolated(f"store {store_id} has {len(store.pages)} pages, not {indices}")
+        pages = store.order.pages
+        if any(not 0 <= index < len(pages) for index in indices):
+            raise InvariantViolated(f"store {store_id} has {len(pages)} pages, not {indices}")
         store.waiting.remove(stage)
+        store.lacking |= set(range(len(pages))) - set(indices)
         if not store.waiting:
-            del self._open[store_id]
-            self._pages.release([page.page_id for page in store.pages])
-        return _commits(stage, store, set(indices) - store.withdrawn)
+            self._close(store)
+        return _commits(stage, pages, set(indices) - store.withdrawn)
 
-    def withdraw(self, digests: Collection[bytes]) -> None:
-        """Let HiCache not know of these pages, whatever the stages have written or will write."""
+    def distrust(self, request: Request) -> tuple[bytes, ...]:
+        """Let HiCache not know of what an output has brought to be stored; return its digests.
+
+        Whatever the stages have written or will write.
+        """
+        if self._policy == "write_through":
+            digests = tuple(request.digests[: request.num_pages_stored])
+        else:
+            digests = tuple(filter(self._tiers.is_stored, request.digests))
+        self._withdraw(digests)
+        return digests
+
+    def abandon(self) -> None:
+        """Note that nothing will be heard of the open stores."""
+        for store in self._open.values():
+            self._tiers.unmark_stored(page.digest for page in store.order.pages)
+
+    def _withdraw(self, digests: Collection[bytes]) -> None:
         for store in self._open.values():
             store.withdrawn.update(
-                index for index, page in enumerate(store.pages) if page.digest in digests
+                index for index, page in enumerate(store.order.pages) if page.digest in digests
             )
+
+    def _close(self, store: _Store) -> None:
+        """Let the pages of a store go, and note which of them were not written."""
+        order = store.order
+        del self._open[order.store_id]
+        if not store.is_pinned:
+            return
+        self._tiers.release(order.tier, [page.page_id for page in order.pages])
+        self._tiers.unmark_stored(order.pages[index].digest for index in store.lacking)
+
+    def _open_store(
+        self,
+        pages: Sequence[PageToStore],
+        tier: Tier,
+        *,
+        in_turn: bool = False,
+        is_pinned: bool = True,
+    ) -> SendStore:
+        store_id, self._next_id = self._next_id, self._next_id + 1
+        order = SendStore(store_id=store_id, pages=tuple(pages), tier=tier, in_turn=in_turn)
+        self._open[store_id] = _Store(
+            order=order, is_pinned=is_pinned, waiting=set(range(self._num_stages))
+        )
+        return order
+
+    def _num_hit(self, request: Request) -> int:
+        """Count the leading pages that an output did not compute in its last prefill."""
+        return request.prefill.start // self._page_tokens
 
     def _take_filled(self, part: Part) -> list[PageToStore]:
-        """Return the full pages of a request that no store has had, and count them as given."""
+        """Return the pages of a request to be stored that no store has had, and count them."""
         request = part.request
-        if request.generation != self._pages.generation:
+        if self._policy == "write_back" or request.generation != self._tiers.device.generation:
             return []
         first, last = request.num_pages_stored, part.end // self._page_tokens
+        if self._policy == "write_through_selective":
+            last = min(last, self._num_hit(request))
         request.num_pages_stored = max(first, last)
-        return [
-            PageToStore(
-                namespace=request.spec.namespace,
-                digest=request.page_digest(index, self._page_tokens),
-                parent=request.page_digest(index - 1, self._page_tokens),
-                page_index=index,
-                page_id=request.page_ids[index],
-            )
-            for index in range(first, last)
-        ]
+        pages = [self._page(request, index) for index in range(first, last)]
+        if self._policy == "write_through":
+            return pages
+        pages = [page for page in pages if not self._tiers.is_stored(page.digest)]
+        self._tiers.mark_stored(page.digest for page in pages)
+        return pages
+
+    def _page(self, request: Request, index: int) -> PageToStore:
+        return PageToStore(
+            namespace=request.spec.namespace,
+            digest=request.page_digest(index, self._page_tokens),
+            parent=request.page_digest(index - 1, self._page_tokens),
+            page_index=index,
+            page_id=request.page_ids[index],
+        )
 
 
-def _commits(stage: int, store: _Store, indices: set[int]) -> list[CommitPages]:
+def _commits(
+    stage: int, pages: Sequence[PageToStore], indices: Collection[int]
+) -> list[CommitPages]:
     """Group what a stage wrote by namespace, in order."""
     by_namespace: dict[bytes, list[PageToStore]] = {}
     for index in sorted(indices):
-        page = store.pages[index]
+        page = pages[index]
         by_namespace.setdefault(page.namespace, []).append(page)
     return [
-        CommitPages(stage=stage, namespace=namespace, pages=tuple(pages))
-        for namespace, pages in by_namespace.items()
+        CommitPages(stage=stage, namespace=namespace, pages=tuple(found))
+        for namespace, found in by_namespace.items()
     ]

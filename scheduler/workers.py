@@ -251,6 +251,7 @@ class Workers:
                 page_bytes=tuple(
                     worker.kv_bytes_per_token * self.registry.page_tokens for worker in self.route
                 ),
+                num_host_pages=route.num_host_pages,
                 pool_ids=route.pool_ids,
                 chunk_alignment_tokens=max(each.chunk_alignment_tokens for each in self.route),
             )

@@ -23,7 +23,7 @@ from stage_worker.orders import (
     SamplingRow,
     StorePage,
 )
-from stage_worker.page_io import LoadResult, StoreResult
+from stage_worker.page_jobs import LoadResult, StoreResult
 from stage_worker.profile_plan import ProfilePoint
 from stage_worker.stage import StageDescription
 
@@ -53,6 +53,7 @@ def hello_message(identity: Identity, *, data_address: str, transport: str) -> p
             hidden_size=description.hidden_size,
             kv_bytes_per_token=description.kv_bytes_per_token,
             kv_capacity_tokens=identity.kv_capacity_tokens,
+            host_capacity_tokens=identity.host_capacity_tokens,
             data_address=data_address,
             transport=transport,
             device=description.hardware,
@@ -193,6 +194,7 @@ def page_io_message(result: LoadResult | StoreResult) -> pb.AttachRequest:
             load_done=pb.LoadDone(
                 load_id=result.load_id,
                 num_pages=result.num_pages,
+                num_host_pages=result.num_host_pages,
                 bad_digests=result.bad_digests,
                 num_bytes=result.num_bytes,
                 took_us=result.took_us,

@@ -14,6 +14,7 @@ from collections.abc import Callable
 
 from chunkmesh.logprobs_codec import to_message
 from chunkmesh.v1 import stage_pb2 as pb
+from stage_worker.host_copies import Restored
 from stage_worker.launched import Computed, Finished, Launched
 
 MOST_LAUNCHED = 2
@@ -32,6 +33,8 @@ class Begun:
     launched: Launched
     send_us: Callable[[], int]
     """Tells how long the last finished send took."""
+    restored: tuple[Restored, ...] = ()
+    """What was copied from host memory since the microbatch before."""
 
 
 class Completions:
@@ -126,5 +129,7 @@ class Completions:
                 sampled_logprobs=map(to_message, output.sampled_logprobs),
                 prompt_logprobs=map(to_message, output.prompt_logprobs),
                 without_choice=output.without_choice,
+                restored_bytes=sum(each.num_bytes for each in begun.restored),
+                restore_us=sum(int(1e6 * each.took_s()) for each in begun.restored),
             )
         )

@@ -11,7 +11,7 @@ import dataclasses
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import assert_never
 
 from chunkmesh.errors import LinkError
@@ -19,9 +19,11 @@ from chunkmesh.transports.base import Activation
 from chunkmesh.transports.slots import InboundSlots, OutboundSlots
 from chunkmesh.v1 import stage_pb2 as pb
 from stage_worker.completions import Begun, Completions
+from stage_worker.host_copies import CopyingStage, LayerCopies, Restored
 from stage_worker.launched import ComputedStage, LaunchingStage
 from stage_worker.orders import Microbatch
 from stage_worker.page_io import PageIO
+from stage_worker.page_jobs import StoreJob
 from stage_worker.stage import Stage
 
 
@@ -56,10 +58,18 @@ class UseLinks:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class UseLoad:
-    """Copy a load's first pages from staging into the pool."""
+    """Copy a load's first pages from host memory and staging into the pool."""
 
     load_id: int
     page_ids: tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class SavePages:
+    """Copy whole pages of the pool to host memory."""
+
+    page_ids: tuple[int, ...]
+    host_ids: tuple[int, ...]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +93,9 @@ class Stop:
 
 
 _STOP_S = 10.0
-Order = UseStage | BeginEpoch | UseLinks | Microbatch | UseLoad | CopyPages | ForgetRow | Stop
+CacheOrder = UseLoad | SavePages | StoreJob
+"""What concerns cached pages."""
+Order = UseStage | BeginEpoch | UseLinks | Microbatch | CacheOrder | CopyPages | ForgetRow | Stop
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,6 +116,9 @@ class Compute:
         """Prepare; start() begins."""
         self._stage = stage
         self._launcher = stage if isinstance(stage, LaunchingStage) else ComputedStage(stage)
+        self._copier = stage if isinstance(stage, CopyingStage) else LayerCopies(stage)
+        self._restored: list[Restored] = []
+        """Since the last microbatch."""
         self._completions = Completions(listener.acked, listener.crashed)
         self._page_io = page_io
         self._listener = listener
@@ -144,7 +159,7 @@ class Compute:
                 order.run(self._stage)
             case BeginEpoch():
                 self._completions.drain()
-                self._stage.allocate(num_pages=order.num_pages, page_tokens=order.page_tokens)
+                self._allocate(order)
                 self._epoch = order.epoch
                 self._links = UseLinks(inbound=None, outbound=None)
                 order.done()
@@ -152,8 +167,8 @@ class Compute:
                 self._links = order
             case Microbatch():
                 self._run_microbatch(order)
-            case UseLoad():
-                self._use_load(order)
+            case UseLoad() | SavePages() | StoreJob():
+                self._obey_cache(order)
             case CopyPages() | ForgetRow():
                 self._copy_or_forget(order)
             case Stop():
@@ -201,8 +216,10 @@ class Compute:
                 asked_s=asked_s,
                 launched=launched,
                 send_us=lambda: outbound.last_send_us if outbound else 0,
+                restored=tuple(self._restored),
             )
         )
+        self._restored.clear()
 
     def _copy_or_forget(self, order: CopyPages | ForgetRow) -> None:
         """Copy pages or forget a row, in an epoch."""
@@ -213,15 +230,51 @@ class Compute:
         else:
             self._stage.release(order.row)
 
+    def _allocate(self, order: BeginEpoch) -> None:
+        """Make the pool, and cut host memory into pages of the same size."""
+        self._stage.allocate(num_pages=order.num_pages, page_tokens=order.page_tokens)
+        description = self._stage.description
+        layers = range(description.first_layer, description.last_layer)
+        self._page_io.host.cut(layers, self._stage.page_layer_bytes())
+
+    def _obey_cache(self, order: CacheOrder) -> None:
+        """Carry out an order about cached pages.
+
+        What is copied out of the pool was acknowledged by all stages, so that stands when the epoch
+        has broken, too.
+        """
+        match order:
+            case UseLoad():
+                self._use_load(order)
+            case SavePages():
+                host = self._page_io.host
+                self._copier.save_pages(
+                    order.page_ids, [host.page(each) for each in order.host_ids]
+                )
+            case StoreJob():
+                if order.from_host:
+                    self._copier.wait_saved()
+                self._page_io.copy_out(order)
+
     def _use_load(self, order: UseLoad) -> None:
         """Copy loaded pages into the pool."""
-        pages = self._page_io.take(order.load_id)
+        load = self._page_io.take(order.load_id)
         if self._epoch is None:
             return
-        if pages is None or len(pages) < len(order.page_ids):
+        if load is None or len(load.host_ids) + len(load.ready) < len(order.page_ids):
             self._break_epoch(f"load {order.load_id} is gone")
             return
+        num_host = min(len(load.host_ids), len(order.page_ids))
+        self._restore(order.page_ids[:num_host], load.host_ids[:num_host])
         first_layer = self._stage.description.first_layer
-        for page_id, layers in zip(order.page_ids, pages, strict=False):
+        for page_id, layers in zip(order.page_ids[num_host:], load.ready, strict=False):
             for index, data in enumerate(layers):
                 self._stage.write_page(first_layer + index, page_id, data)
+
+    def _restore(self, page_ids: Sequence[int], host_ids: Sequence[int]) -> None:
+        """Copy pages of host memory into the pool."""
+        pages = [self._page_io.host.page(host_id) for host_id in host_ids]
+        if pages:
+            took_s = self._copier.restore_pages(page_ids, pages)
+            num_bytes = sum(page.nbytes for page in pages)
+            self._restored.append(Restored(num_bytes=num_bytes, took_s=took_s))

@@ -16,6 +16,8 @@ class Identity:
     """Random, new at every process start."""
     description: StageDescription
     kv_capacity_tokens: int
+    host_capacity_tokens: int
+    """Of its host memory for pages."""
     peer: str | None
     """Preferred address of the next stage."""
     profile: tuple[ProfilePoint, ...] = ()

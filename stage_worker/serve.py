@@ -19,6 +19,7 @@ from chunkmesh.side_door import Readiness
 from chunkmesh.transports.create import create
 from stage_worker.device import choose_device
 from stage_worker.device_start import DeviceLimits, DeviceStart
+from stage_worker.host_pages import HostPages
 from stage_worker.kernel_cache import use_kernel_cache
 from stage_worker.model_stage import load_stage
 from stage_worker.paged.load import load_paged_stage
@@ -26,7 +27,7 @@ from stage_worker.settings import WorkerSettings
 from stage_worker.stage import Stage
 from stage_worker.start_profile import KeptProfile, profile_limits
 from stage_worker.weight_choice import WeightChoice
-from stage_worker.worker import Worker
+from stage_worker.worker import Capacity, Worker
 
 _IO_THREADS = 2
 _ALMOST = 0.99
@@ -96,7 +97,10 @@ async def serve(settings: WorkerSettings, stop: asyncio.Event) -> None:
             stage=stage,
             transport=create(settings.transport, str(settings.data_address), device=device),
             stores=_stores(settings),
-            kv_capacity_tokens=capacity_tokens,
+            capacity=Capacity(
+                kv_tokens=capacity_tokens,
+                host=await asyncio.to_thread(_host_pages, settings, stage, capacity_tokens),
+            ),
             peer=None if settings.peer is None else str(settings.peer),
             on_ready=on_ready,
         )
@@ -124,6 +128,13 @@ def _stores(settings: WorkerSettings) -> list[KvStore]:
     if not settings.redis_url:
         return []
     return [KvStore(*settings.redis_url) for _ in range(_IO_THREADS)]
+
+
+def _host_pages(settings: WorkerSettings, stage: Stage, capacity_tokens: int) -> HostPages:
+    """Take the host memory for pages; on a thread, since to pin much of it takes seconds."""
+    description = stage.description
+    num_bytes = settings.host_bytes(capacity_tokens * description.kv_bytes_per_token)
+    return HostPages(num_bytes, pinned=description.device != "cpu")
 
 
 def _profile(settings: WorkerSettings, stage: Stage, capacity_tokens: int) -> KeptProfile | None:

@@ -20,7 +20,15 @@ from chunkmesh.transports.base import Transport
 from chunkmesh.v1 import stage_pb2 as pb
 from chunkmesh.v1 import stage_pb2_grpc
 from stage_worker import codec
-from stage_worker.compute import BeginEpoch, Compute, CopyPages, ForgetRow, UseLinks, UseLoad
+from stage_worker.compute import (
+    BeginEpoch,
+    Compute,
+    CopyPages,
+    ForgetRow,
+    SavePages,
+    UseLinks,
+    UseLoad,
+)
 from stage_worker.identity import Identity
 from stage_worker.links import Links
 from stage_worker.page_io import PageIO
@@ -152,7 +160,9 @@ class Session:
                 )
             case "release":
                 self._compute.put(ForgetRow(row=response.release.row))
-            case "load" | "end_load" | "commit_load" | "cancel_load" | "store" as kind:
+            case (
+                "load" | "end_load" | "commit_load" | "cancel_load" | "store" | "save_pages"
+            ) as kind:
                 self._obey_cache(kind, response)
             case "join":
                 await self._join(response.join)
@@ -162,7 +172,7 @@ class Session:
                 _log.warning("unknown order ignored")
 
     def _obey_cache(self, kind: str, response: pb.AttachResponse) -> None:
-        """Carry out an order that concerns cached pages; only the copy to pages is in turn."""
+        """Carry out an order that concerns cached pages; only copies of pages are in turn."""
         match kind:
             case "load":
                 self._load(response.load)
@@ -174,13 +184,26 @@ class Session:
                 self._compute.put(UseLoad(load_id=commit.load_id, page_ids=page_ids))
             case "cancel_load":
                 self._page_io.cancel(response.cancel_load.load_id)
+            case "save_pages":
+                save = response.save_pages
+                page_ids, host_ids = tuple(save.page_ids), tuple(save.host_ids)
+                self._page_io.host.expect(save.digests, host_ids)
+                self._compute.put(SavePages(page_ids=page_ids, host_ids=host_ids))
             case _:
-                store = response.store
-                self._page_io.store(store.store_id, codec.store_pages_from(store))
+                self._store(response.store)
+
+    def _store(self, store: pb.Store) -> None:
+        """Begin a store, in turn if nothing pins its pages."""
+        pages = codec.store_pages_from(store)
+        if store.in_turn:
+            copies = self._page_io.prepare(store.store_id, pages, from_host=store.from_host)
+            self._compute.put(copies)
+        else:
+            self._page_io.store(store.store_id, pages)
 
     def _load(self, load: pb.Load) -> None:
         """Begin a load, and see to its end if it has a time limit."""
-        self._page_io.load(load.load_id, tuple(load.digests))
+        self._page_io.load(load.load_id, tuple(load.digests), tuple(load.host_ids))
         if load.timeout_ms:
             loop = asyncio.get_running_loop()
             timer = loop.call_later(load.timeout_ms / 1000, self._end_load, load.load_id)

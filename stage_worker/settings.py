@@ -59,6 +59,11 @@ class WorkerSettings(Settings):
     """Before it serves, a stage on a GPU compiles its kernels by dummy microbatches: at once with
     all other stages, or after the other workers of this machine that began earlier. off leaves it
     to the first requests."""
+    hicache_ratio: Annotated[float, Field(ge=0, le=1000, allow_inf_nan=False)] = 0.0
+    """Host memory for cached pages, as a multiple of the KV capacity: what has no more room on the
+    device stays there. 0 has none."""
+    hicache_size: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+    """The same in GB of this worker; goes before --hicache-ratio."""
     device: Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:\d{1,3})?)$")] = "auto"
     """Where weights, activations and KV are: cpu, cuda or cuda:N; auto is the first GPU, or the
     CPU where there is none."""
@@ -79,6 +84,12 @@ class WorkerSettings(Settings):
     """Longest chunk to measure, in tokens; 256 on a CPU and 8192 elsewhere if not given."""
     profile_dir: Path | None = None
     """Folder that keeps profiles; chunkmesh/profiles in the user's cache if not given."""
+
+    def host_bytes(self, kv_capacity_bytes: int) -> int:
+        """Return how large the host memory for pages is to be."""
+        if self.hicache_size is None:
+            return int(self.hicache_ratio * kv_capacity_bytes)
+        return int(self.hicache_size * 1e9)
 
     @property
     def data_address(self) -> HostPort:

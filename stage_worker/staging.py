@@ -17,10 +17,17 @@ class StagedLoad:
     load_id: int
     pages: Bytes
     """[pages, layers, layer_bytes]; written by one I/O thread until done."""
+    host_ids: tuple[int, ...] = ()
+    """Host pages that lie before those."""
     num_read: int = 0
     """Leading pages that were read so far; counted by that thread."""
     num_pages: int | None = None
     """Pages that are ready; None while the load runs."""
+
+    @property
+    def ready(self) -> Bytes:
+        """The pages that are ready, of a load that has ended."""
+        return self.pages[: self.num_pages or 0]
 
 
 class Staging:
@@ -38,9 +45,15 @@ class Staging:
         return self._num_bytes
 
     def begin(
-        self, load_id: int, *, num_pages: int, num_layers: int, layer_bytes: int
+        self,
+        load_id: int,
+        *,
+        host_ids: tuple[int, ...] = (),
+        num_pages: int,
+        num_layers: int,
+        layer_bytes: int,
     ) -> StagedLoad:
-        """Make room for as many of the pages as fit; a load of the same id is dropped."""
+        """Make room for as many pages behind host_ids as fit; a load of the same id is dropped."""
         with self._lock:
             self._drop(load_id)
             page_bytes = num_layers * layer_bytes
@@ -48,6 +61,7 @@ class Staging:
             load = StagedLoad(
                 load_id=load_id,
                 pages=np.empty((num_pages, num_layers, layer_bytes), dtype=np.uint8),
+                host_ids=host_ids,
             )
             self._loads[load_id] = load
             self._num_bytes += load.pages.nbytes
@@ -70,12 +84,12 @@ class Staging:
             if not self.wants(load):
                 return False
             load.num_pages = load.num_read
-            if load.num_pages == 0:
+            if not load.num_pages and not load.host_ids:
                 self._drop(load.load_id)
             return True
 
-    def take(self, load_id: int) -> Bytes | None:
-        """Hand the ready pages [pages, layers, layer_bytes] to the caller, and forget the load.
+    def take(self, load_id: int) -> StagedLoad | None:
+        """Hand a load to the caller, with its ready pages, and forget it.
 
         None if there is no such load, or it still runs.
         """
@@ -84,7 +98,7 @@ class Staging:
             if load is None or load.num_pages is None:
                 return None
             self._drop(load_id)
-            return load.pages[: load.num_pages]
+            return load
 
     def drop(self, load_id: int) -> None:
         """Forget a load, whatever its state."""

@@ -23,9 +23,11 @@ from chunkmesh.v1 import stage_pb2 as pb
 from chunkmesh.v1 import stage_pb2_grpc
 from stage_worker import codec
 from stage_worker.compute import Compute, Listener, UseStage
+from stage_worker.host_pages import HostPages
 from stage_worker.identity import Identity
 from stage_worker.lost_scheduler import LostScheduler
-from stage_worker.page_io import LoadResult, PageIO, StoreResult
+from stage_worker.page_io import PageIO
+from stage_worker.page_jobs import LoadResult, PageIOLimits, StoreResult
 from stage_worker.page_store import PageStore
 from stage_worker.profile_plan import ProfilePoint
 from stage_worker.session import Session
@@ -34,6 +36,16 @@ from stage_worker.start_profile import StartProfile
 
 _FIRST_PAUSE_S = 0.1
 _LONGEST_PAUSE_S = 2.0
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Capacity:
+    """What a worker has room for."""
+
+    kv_tokens: int
+    """Tokens in its pool, on the device."""
+    host: HostPages = dataclasses.field(default_factory=lambda: HostPages(0))
+    """Memory for what the pool has no room for."""
 
 
 class Worker:
@@ -45,26 +57,32 @@ class Worker:
         stage: Stage,
         transport: Transport,
         stores: Sequence[PageStore],
-        kv_capacity_tokens: int,
+        capacity: Capacity,
         peer: str | None,
         on_ready: Callable[[bool], None],
     ) -> None:
         """Prepare; run() serves.
 
         stores are clients of the page store, one for each I/O thread, and owned from here on;
-        without any, nothing is cached. on_ready hears when this becomes a connected stage or
+        without any, nothing is stored. on_ready hears when this becomes a connected stage or
         ceases to be one.
         """
         self._lost = LostScheduler()
         self._transport = transport
         layers = range(stage.description.first_layer, stage.description.last_layer)
         self._page_io = PageIO(
-            stores, stage, layers, report=self._page_io_ended, crashed=self._thread_crashed
+            stores,
+            stage,
+            layers,
+            report=self._page_io_ended,
+            crashed=self._thread_crashed,
+            limits=PageIOLimits(host=capacity.host),
         )
         self._identity = Identity(
             incarnation=secrets.token_hex(8),
             description=stage.description,
-            kv_capacity_tokens=kv_capacity_tokens,
+            kv_capacity_tokens=capacity.kv_tokens,
+            host_capacity_tokens=capacity.host.num_bytes // stage.description.kv_bytes_per_token,
             peer=peer,
         )
         self._on_ready = on_ready

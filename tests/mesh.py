@@ -21,9 +21,10 @@ from chunkmesh.v1 import generation_pb2_grpc
 from scheduler.control_loop import ControlLoop
 from scheduler.serve import running
 from scheduler.settings import SchedulerSettings
+from stage_worker.host_pages import HostPages
 from stage_worker.stage import Stage
 from stage_worker.start_profile import StartProfile
-from stage_worker.worker import Worker
+from stage_worker.worker import Capacity, Worker
 
 PAGE_TOKENS = 16
 CHUNK_TOKENS = 64
@@ -72,6 +73,7 @@ async def mesh(
     stages: Sequence[Stage],
     *,
     kv_capacity_tokens: int = 4096,
+    host_tokens: int = 0,
     redis_url: str | None = None,
     transport: str = "memory",
     profiles: Sequence[StartProfile | None] = (),
@@ -79,7 +81,8 @@ async def mesh(
 ) -> AsyncIterator[Mesh]:
     """Run a mesh of these stages while inside; settings are those of the scheduler.
 
-    The transport is the workers', and so are profiles, one a stage; without, nothing is measured.
+    The transport is the workers', as are host_tokens, for which each has host memory, and profiles,
+    one a stage; without, nothing is measured.
     """
     given = {
         "page_size": PAGE_TOKENS,
@@ -99,7 +102,7 @@ async def mesh(
                     stage,
                     network,
                     scheduler.internal_address,
-                    kv_capacity_tokens,
+                    _capacity(stage, kv_capacity_tokens, host_tokens),
                     redis_url,
                     transport,
                     profile,
@@ -122,11 +125,17 @@ async def mesh(
             worker.cancel()
 
 
+def _capacity(stage: Stage, kv_tokens: int, host_tokens: int) -> Capacity:
+    """Return what a worker of a stage has room for."""
+    host = HostPages(host_tokens * stage.description.kv_bytes_per_token)
+    return Capacity(kv_tokens=kv_tokens, host=host)
+
+
 async def run_worker(
     stage: Stage,
     network: MemoryNetwork,
     scheduler: HostPort,
-    kv_capacity_tokens: int,
+    capacity: Capacity,
     redis_url: str | None = None,
     transport: str = "memory",
     start_profile: StartProfile | None = None,
@@ -137,7 +146,7 @@ async def run_worker(
         stage=stage,
         transport=create(transport, address, network=network),
         stores=[] if redis_url is None else [KvStore(redis_url), KvStore(redis_url)],
-        kv_capacity_tokens=kv_capacity_tokens,
+        capacity=capacity,
         peer=None,
         on_ready=lambda _ready: None,
     )

@@ -7,7 +7,7 @@ leases given back once, nothing about those who have ended; and its orders (orde
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -23,7 +23,9 @@ from scheduler.actions import (
     PromptLogprobs,
     ReleaseLease,
     SendLoad,
+    SendSavePages,
 )
+from scheduler.cached_pages import CachedPages
 from scheduler.engine import Engine
 from scheduler.engine_config import EngineConfig
 from scheduler.events import (
@@ -43,6 +45,7 @@ from tests.simulated_clients import SimulatedClients
 from tests.simulated_stage import (
     PAGE_BYTES,
     PAGE_TOKENS,
+    Page,
     Redis,
     SimulatedStage,
 )
@@ -59,6 +62,7 @@ class SimulatedMesh:
         *,
         num_stages: int,
         num_pages: int = NUM_PAGES,
+        num_host_pages: int = 0,
         latency: PipelineLatency | None = None,
     ) -> None:
         """Form the first route; latency is what the engine believes of its stages."""
@@ -66,6 +70,7 @@ class SimulatedMesh:
         self.clients = SimulatedClients()
         self._config = config
         self._num_stages, self._num_pages = num_stages, num_pages
+        self._num_host_pages = num_host_pages
         self._latency = latency
         self._now_s = 0.0
         self._epoch = 0
@@ -74,10 +79,12 @@ class SimulatedMesh:
         """Workers that were replaced."""
         self._pools: list[list[list[int]]] = []
         """Contents of the workers' pages, by stage; they outlive an epoch."""
+        self._hosts: list[dict[int, Page]] = []
+        """Contents of their host pages, likewise."""
         self._ghosts: list[Event] = []
         """Said by stages of earlier epochs, never heard yet."""
         self._matching: list[MatchPrefix] = []
-        self._redis: Redis = {}
+        self.redis: Redis = {}
         self._committed: dict[bytes, set[int]] = {}
         self._leases: set[str] = set()
         self._num_leases = 0
@@ -86,12 +93,17 @@ class SimulatedMesh:
     def form(self, *, same_workers: bool = False) -> None:
         """Form a new route; the old one's last words may still arrive.
 
-        Workers that stay work first on what they were sent, every other time.
+        Workers that stay work first on what they were sent, every other time. Else they copy at
+        least what is to go to host memory, as those do whose link broke.
         """
         for stage in self._stages:
             self._ghosts += stage.said
         if self._epoch % 2:
             self._work_off()
+        for stage in self._stages:
+            for order in stage.orders:
+                if isinstance(order, SendSavePages):
+                    stage.save(order)
         self._epoch += 1
         if not same_workers:
             self._num_workers += self._num_stages
@@ -99,6 +111,7 @@ class SimulatedMesh:
                 [[-1] * PAGE_TOKENS for _ in range(self._num_pages)]
                 for _ in range(self._num_stages)
             ]
+            self._hosts = [{} for _ in range(self._num_stages)]
         self._checks = OrderChecks(
             self._config,
             num_stages=self._num_stages,
@@ -112,6 +125,7 @@ class SimulatedMesh:
                 epoch=self._epoch,
                 is_last=index == self._num_stages - 1,
                 pool=self._pools[index],
+                host=self._hosts[index],
             )
             for index in range(self._num_stages)
         ]
@@ -120,6 +134,7 @@ class SimulatedMesh:
                 epoch=self._epoch,
                 num_stages=self._num_stages,
                 num_pages=self._num_pages,
+                num_host_pages=self._num_host_pages,
                 latency=self._latency,
                 page_bytes=(PAGE_BYTES,) * self._num_stages,
                 pool_ids=tuple(f"w{self._num_workers + n}" for n in range(self._num_stages)),
@@ -134,6 +149,12 @@ class SimulatedMesh:
         """Let the devices' pages be forgotten."""
         self.engine.forget_cached()
 
+    def drain(self) -> None:
+        """Let all be written that only the workers hold."""
+        self._now_s += 0.001
+        for action in self.engine.flush(self._now_s):
+            self._do(action)
+
     def arrive(self, spec: RequestSpec) -> None:
         """Let a request arrive."""
         self.clients.ask(spec)
@@ -146,8 +167,8 @@ class SimulatedMesh:
 
     def evict(self) -> None:
         """Drop one page on one stage, behind everybody's back."""
-        if self._redis:
-            del self._redis[next(iter(self._redis))]
+        if self.redis:
+            del self.redis[next(iter(self.redis))]
 
     def wait(self, seconds: float) -> None:
         """Let time pass."""
@@ -164,7 +185,7 @@ class SimulatedMesh:
             if stage.can_work(upstream):
                 moves.append(stage.work)
             moves += [
-                functools.partial(stage.end_beside, order, self._redis, in_part=in_part)
+                functools.partial(stage.end_beside, order, self.redis, in_part=in_part)
                 for order in stage.beside
                 for in_part in {False, isinstance(order, SendLoad)}
             ]
@@ -179,7 +200,11 @@ class SimulatedMesh:
         """Check that everything is as if nothing had ever run, and all answers are right."""
         assert self.engine.is_idle()
         assert not self._leases
-        check_device_pages(self.engine, self._pools, self.clients.specs.values())
+        route = self.engine._route
+        assert route is not None
+        specs = list(self.clients.specs.values())
+        check_contents(route.pages.cached, self._pools, specs)
+        check_contents(route.tiers.host._pages.cached, self._hosts, specs)
         self.clients.check_end()
 
     def _work_off(self) -> None:
@@ -244,18 +269,18 @@ class SimulatedMesh:
                     stage.orders.append(action)
 
 
-def check_device_pages(
-    engine: Engine, pools: Sequence[Sequence[Sequence[int]]], specs: Iterable[RequestSpec]
+def check_contents(
+    cached: CachedPages,
+    memories: Sequence[Sequence[Sequence[int]]] | Sequence[Mapping[int, Page]],
+    specs: Iterable[RequestSpec],
 ) -> None:
-    """Check that whatever a request might find is there, on every stage."""
-    route = engine._route
-    assert route is not None
-    route.pages.cached.check_integrity(held=())
+    """Check that whatever a request might find in a tier is there, on every stage."""
+    cached.check_integrity(held=())
     namespaces = {spec.namespace for spec in specs}
-    for page in route.pages.cached._by_id.values():
+    for page in cached._by_id.values():
         parents = namespaces if page.parent is None else {page.parent.digest}
-        for pool in pools:
-            ids = np.array(pool[page.page_id], dtype=np.uint32)
+        for memory in memories:
+            ids = np.array(memory[page.page_id], dtype=np.uint32)
             chains = {extend_chain(parent, ids, PAGE_TOKENS) for parent in parents}
             assert (page.digest,) in chains
 

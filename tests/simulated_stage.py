@@ -26,6 +26,7 @@ from scheduler.actions import (
     SendLoad,
     SendMicrobatch,
     SendRelease,
+    SendSavePages,
     SendStore,
 )
 from scheduler.events import Acked, Event, Loaded, Stored
@@ -60,8 +61,16 @@ def log_probs(context: Sequence[int], token_ids: Sequence[int], num_top: int) ->
 class SimulatedStage:
     """One stage of one epoch."""
 
-    def __init__(self, *, index: int, epoch: int, is_last: bool, pool: list[list[int]]) -> None:
-        """Begin with a pool, perhaps as an earlier stage of the same worker has left it."""
+    def __init__(
+        self,
+        *,
+        index: int,
+        epoch: int,
+        is_last: bool,
+        pool: list[list[int]],
+        host: dict[int, Page],
+    ) -> None:
+        """Begin with its memory, perhaps as an earlier stage of the same worker has left it."""
         self.orders: deque[Action] = deque()
         """What the scheduler sent and the stage has not begun."""
         self.said: deque[Event] = deque()
@@ -79,7 +88,12 @@ class SimulatedStage:
         """Last stage: what each row has seen that samples with penalties."""
         self._sampled: set[int] = set()
         """Last stage: rows that a sample has named."""
-        self._staging: dict[int, list[Page]] = {}
+        self.host = host
+        """What each host page holds, by id."""
+        self._copies: dict[int, list[Page]] = {}
+        """Of stores in turn."""
+        self._staging: dict[int, tuple[tuple[int, ...], list[Page]]] = {}
+        """Of each load, where its first pages lie in host memory, and the others."""
         self._cancelled: set[int] = set()
         self._ended: set[int] = set()
         """Loads that were to end early."""
@@ -98,18 +112,10 @@ class SimulatedStage:
         match self.orders.popleft():
             case SendMicrobatch() as microbatch:
                 self._compute(microbatch)
-            case SendCommitLoad(load_id=load_id, page_ids=page_ids):
-                staged = self._staging.pop(load_id)
-                for page_id, page in zip(page_ids, staged[: len(page_ids)], strict=True):
-                    self.pool[page_id] = list(page)
-            case SendCancelLoad(load_id=load_id):
-                self._staging.pop(load_id, None)
-                self._cancelled.add(load_id)
-            case SendCopyPages(source_ids=source_ids, target_ids=target_ids):
-                assert len(set(target_ids)) == len(target_ids)
-                assert not set(source_ids) & set(target_ids)
-                for source, target in zip(source_ids, target_ids, strict=True):
-                    self.pool[target] = list(self.pool[source])
+            case SendCommitLoad() | SendCancelLoad() as order:
+                self._end_load(order)
+            case SendSavePages() | SendCopyPages() as order:
+                self._copy_pages(order)
             case SendRelease(row=row):
                 assert row in self._tables or row in self._sampled or not self._is_last
                 self._tables.pop(row, None)
@@ -118,7 +124,40 @@ class SimulatedStage:
             case SendEndLoad(load_id=load_id):
                 self._ended.add(load_id)
             case SendLoad() | SendStore() as order:
-                self.beside.append(order)
+                self._begin(order)
+
+    def _end_load(self, order: SendCommitLoad | SendCancelLoad) -> None:
+        """Use what a load has brought, or forget it."""
+        if isinstance(order, SendCancelLoad):
+            self._staging.pop(order.load_id, None)
+            self._cancelled.add(order.load_id)
+            return
+        host_ids, read = self._staging.pop(order.load_id)
+        staged = [self.host[host_id] for host_id in host_ids] + read
+        for page_id, page in zip(order.page_ids, staged[: len(order.page_ids)], strict=True):
+            self.pool[page_id] = list(page)
+
+    def _copy_pages(self, order: SendSavePages | SendCopyPages) -> None:
+        """Copy pages inside the pool or to host memory."""
+        if isinstance(order, SendSavePages):
+            self.save(order)
+            return
+        assert len(set(order.target_ids)) == len(order.target_ids)
+        assert not set(order.source_ids) & set(order.target_ids)
+        for source, target in zip(order.source_ids, order.target_ids, strict=True):
+            self.pool[target] = list(self.pool[source])
+
+    def save(self, order: SendSavePages) -> None:
+        """Copy pages to host memory."""
+        assert len(set(order.host_ids)) == len(order.host_ids) == len(order.digests)
+        for page_id, host_id in zip(order.page_ids, order.host_ids, strict=True):
+            self.host[host_id] = tuple(self.pool[page_id])
+
+    def _begin(self, order: SendLoad | SendStore) -> None:
+        """Begin what runs beside, with a copy of pages that nothing pins."""
+        if isinstance(order, SendStore) and order.in_turn:
+            self._copies[order.store_id] = self._copy(order)
+        self.beside.append(order)
 
     def end_beside(
         self, order: SendLoad | SendStore, redis: Redis, *, in_part: bool = False
@@ -130,18 +169,21 @@ class SimulatedStage:
             return
         wanted = order.digests
         if in_part or order.load_id in self._ended:
-            wanted = wanted[: len(wanted) // 2]
-        found = [redis.get((digest, self._index)) for digest in wanted]
-        usable = found.index(None) if None in found else len(found)
+            wanted = wanted[: max(len(wanted) // 2, len(order.host_ids))]
+        num_host = len(order.host_ids)
+        found = [redis.get((digest, self._index)) for digest in wanted[num_host:]]
+        usable = num_host + (found.index(None) if None in found else len(found))
         if order.load_id not in self._cancelled:
-            self._staging[order.load_id] = [page for page in found[:usable] if page is not None]
+            read = [page for page in found[: usable - num_host] if page is not None]
+            self._staging[order.load_id] = (order.host_ids, read)
         self.said.append(
             Loaded(
                 epoch=self._epoch,
                 stage=self._index,
                 load_id=order.load_id,
                 num_pages=usable,
-                num_bytes=usable * PAGE_BYTES,
+                num_host_pages=num_host,
+                num_bytes=(usable - num_host) * PAGE_BYTES,
                 took_s=0.001,
                 is_damaged=usable < len(wanted),
             )
@@ -149,13 +191,18 @@ class SimulatedStage:
 
     def _store(self, order: SendStore, redis: Redis) -> Event:
         """Write pages, each checked against its digest."""
-        for page in order.pages:
-            content = self.pool[page.page_id]
+        contents = self._copies.pop(order.store_id, None) or self._copy(order)
+        for page, content in zip(order.pages, contents, strict=True):
             ids = np.array(content, dtype=np.uint32)
             assert extend_chain(page.parent, ids, PAGE_TOKENS) == (page.digest,)
             redis[page.digest, self._index] = tuple(content)
         stored = tuple(range(len(order.pages)))
         return Stored(epoch=self._epoch, stage=self._index, store_id=order.store_id, stored=stored)
+
+    def _copy(self, order: SendStore) -> list[Page]:
+        """Read what a store writes."""
+        memory = self.host if order.tier == "host" else self.pool
+        return [tuple(memory[page.page_id]) for page in order.pages]
 
     def _compute(self, microbatch: SendMicrobatch) -> None:
         """Write the tokens of all entries into pages and sample."""

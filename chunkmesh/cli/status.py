@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated
 
@@ -89,10 +90,21 @@ def hits_text(cache: pb.CacheInfo) -> str:
     """Return what prompts did not have to compute, by tier, and how fast stages load."""
     tiers = (
         f"{cache.device_hit_tokens} tokens on devices (now {cache.num_cached_pages} pages), "
-        f"{cache.host_hit_tokens} in host memory, {cache.redis_hit_tokens} in Redis"
+        f"{cache.host_hit_tokens} in host memory"
     )
-    speeds = ", ".join(f"{each / 1e6:.0f}" for each in cache.load_bytes_per_s if each)
-    return f"{tiers}; loads at {speeds} MB/s" if speeds else tiers
+    if cache.num_host_pages:
+        tiers += f" (now {cache.num_host_cached_pages} of {cache.num_host_pages} pages)"
+    tiers += f", {cache.redis_hit_tokens} in Redis"
+    speeds = _speeds(cache.load_bytes_per_s)
+    if speeds:
+        tiers += f"; loads at {speeds} MB/s"
+    host_speeds = _speeds(cache.host_bytes_per_s)
+    return f"{tiers}; from host memory at {host_speeds} MB/s" if host_speeds else tiers
+
+
+def _speeds(bytes_per_s: Iterable[float]) -> str:
+    """Return what stages have measured, in MB/s; empty if none has."""
+    return ", ".join(f"{each / 1e6:.0f}" for each in bytes_per_s if each)
 
 
 def worker_table(info: pb.GetServerInfoResponse) -> Table:

@@ -1247,6 +1247,12 @@ class CacheInfo(_message.Message):
     NUM_LOADS_DROPPED_FIELD_NUMBER: _builtins.int
     NUM_MATCHES_RECOMPUTED_FIELD_NUMBER: _builtins.int
     NUM_LOADS_TIMED_OUT_FIELD_NUMBER: _builtins.int
+    NUM_HOST_PAGES_FIELD_NUMBER: _builtins.int
+    NUM_HOST_CACHED_PAGES_FIELD_NUMBER: _builtins.int
+    NUM_HOST_EVICTED_PAGES_FIELD_NUMBER: _builtins.int
+    NUM_HOST_DROPPED_PAGES_FIELD_NUMBER: _builtins.int
+    NUM_UNWRITTEN_PAGES_FIELD_NUMBER: _builtins.int
+    HOST_BYTES_PER_S_FIELD_NUMBER: _builtins.int
     num_cached_pages: _builtins.int
     """Pages of free_pages that keep their contents until their room is needed."""
     device_hit_tokens: _builtins.int
@@ -1269,11 +1275,25 @@ class CacheInfo(_message.Message):
     """Matches that were not loaded, because computing them is faster."""
     num_loads_timed_out: _builtins.int
     """Loads that ended at their time limit, or without a stage's answer; counted above, too."""
+    num_host_pages: _builtins.int
+    """Pages that the host memory of every stage of the route has room for."""
+    num_host_cached_pages: _builtins.int
+    """Those of them with contents."""
+    num_host_evicted_pages: _builtins.int
+    """Host pages that made room for others."""
+    num_host_dropped_pages: _builtins.int
+    """Pages that were not copied to host memory, because all there was in use."""
+    num_unwritten_pages: _builtins.int
+    """Pages that were to be written back and were not, because too many stores were under way."""
     @_builtins.property
     def load_bytes_per_s(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
         """What each stage of the route read in loads, in bytes a second, the time until the first byte included;
         0 before its first load.
         """
+
+    @_builtins.property
+    def host_bytes_per_s(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
+        """What each stage of the route copied from host memory, in bytes a second; 0 before the first time."""
 
     def __init__(
         self,
@@ -1290,10 +1310,16 @@ class CacheInfo(_message.Message):
         num_loads_dropped: _builtins.int = ...,
         num_matches_recomputed: _builtins.int = ...,
         num_loads_timed_out: _builtins.int = ...,
+        num_host_pages: _builtins.int = ...,
+        num_host_cached_pages: _builtins.int = ...,
+        num_host_evicted_pages: _builtins.int = ...,
+        num_host_dropped_pages: _builtins.int = ...,
+        num_unwritten_pages: _builtins.int = ...,
+        host_bytes_per_s: _abc.Iterable[_builtins.float] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["device_hit_tokens", b"device_hit_tokens", "host_hit_tokens", b"host_hit_tokens", "load_bytes_per_s", b"load_bytes_per_s", "num_cached_pages", b"num_cached_pages", "num_evicted_pages", b"num_evicted_pages", "num_loads_complete", b"num_loads_complete", "num_loads_dropped", b"num_loads_dropped", "num_loads_empty", b"num_loads_empty", "num_loads_partial", b"num_loads_partial", "num_loads_timed_out", b"num_loads_timed_out", "num_matches_recomputed", b"num_matches_recomputed", "redis_hit_tokens", b"redis_hit_tokens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["device_hit_tokens", b"device_hit_tokens", "host_bytes_per_s", b"host_bytes_per_s", "host_hit_tokens", b"host_hit_tokens", "load_bytes_per_s", b"load_bytes_per_s", "num_cached_pages", b"num_cached_pages", "num_evicted_pages", b"num_evicted_pages", "num_host_cached_pages", b"num_host_cached_pages", "num_host_dropped_pages", b"num_host_dropped_pages", "num_host_evicted_pages", b"num_host_evicted_pages", "num_host_pages", b"num_host_pages", "num_loads_complete", b"num_loads_complete", "num_loads_dropped", b"num_loads_dropped", "num_loads_empty", b"num_loads_empty", "num_loads_partial", b"num_loads_partial", "num_loads_timed_out", b"num_loads_timed_out", "num_matches_recomputed", b"num_matches_recomputed", "num_unwritten_pages", b"num_unwritten_pages", "redis_hit_tokens", b"redis_hit_tokens"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

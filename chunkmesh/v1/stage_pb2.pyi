@@ -81,6 +81,7 @@ class Hello(_message.Message):
     PROFILE_FIELD_NUMBER: _builtins.int
     BACKENDS_FIELD_NUMBER: _builtins.int
     CHUNK_ALIGNMENT_TOKENS_FIELD_NUMBER: _builtins.int
+    HOST_CAPACITY_TOKENS_FIELD_NUMBER: _builtins.int
     protocol_version: _builtins.int
     """Version of this contract; 1."""
     incarnation: _builtins.str
@@ -109,6 +110,8 @@ class Hello(_message.Message):
     """What it computes on: cpu, or the name of a GPU."""
     chunk_alignment_tokens: _builtins.int
     """Chunks of a multiple of it keep all of its device busy, in tokens; 0 if no length is better."""
+    host_capacity_tokens: _builtins.int
+    """Capacity of its host memory for pages, in tokens; 0 if it has none."""
     @_builtins.property
     def layers(self) -> _common_pb2.LayerRange:
         """Layers that it holds."""
@@ -146,10 +149,11 @@ class Hello(_message.Message):
         profile: _abc.Iterable[Global___ProfilePoint] | None = ...,
         backends: _abc.Iterable[_common_pb2.Backend] | None = ...,
         chunk_alignment_tokens: _builtins.int = ...,
+        host_capacity_tokens: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["layers", b"layers"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["backends", b"backends", "chunk_alignment_tokens", b"chunk_alignment_tokens", "config_digest", b"config_digest", "data_address", b"data_address", "device", b"device", "dtype", b"dtype", "embedding_digest", b"embedding_digest", "head_digest", b"head_digest", "hidden_size", b"hidden_size", "incarnation", b"incarnation", "kv_bytes_per_token", b"kv_bytes_per_token", "kv_capacity_tokens", b"kv_capacity_tokens", "layer_digests", b"layer_digests", "layers", b"layers", "model_layers", b"model_layers", "profile", b"profile", "protocol_version", b"protocol_version", "transport", b"transport"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["backends", b"backends", "chunk_alignment_tokens", b"chunk_alignment_tokens", "config_digest", b"config_digest", "data_address", b"data_address", "device", b"device", "dtype", b"dtype", "embedding_digest", b"embedding_digest", "head_digest", b"head_digest", "hidden_size", b"hidden_size", "host_capacity_tokens", b"host_capacity_tokens", "incarnation", b"incarnation", "kv_bytes_per_token", b"kv_bytes_per_token", "kv_capacity_tokens", b"kv_capacity_tokens", "layer_digests", b"layer_digests", "layers", b"layers", "model_layers", b"model_layers", "profile", b"profile", "protocol_version", b"protocol_version", "transport", b"transport"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -224,6 +228,8 @@ class Ack(_message.Message):
     SAMPLED_LOGPROBS_FIELD_NUMBER: _builtins.int
     PROMPT_LOGPROBS_FIELD_NUMBER: _builtins.int
     WITHOUT_CHOICE_FIELD_NUMBER: _builtins.int
+    RESTORED_BYTES_FIELD_NUMBER: _builtins.int
+    RESTORE_US_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
     """Epoch of the microbatch."""
     seq_no: _builtins.int
@@ -238,6 +244,10 @@ class Ack(_message.Message):
     """Compute time, in microseconds."""
     send_us: _builtins.int
     """Time that the last finished send took, in microseconds."""
+    restored_bytes: _builtins.int
+    """Bytes that were copied from host memory into the pool since the microbatch before."""
+    restore_us: _builtins.int
+    """Time that this took, in microseconds."""
     @_builtins.property
     def sampled_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Last stage only: one id per sampling row, in order."""
@@ -270,10 +280,12 @@ class Ack(_message.Message):
         sampled_logprobs: _abc.Iterable[_common_pb2.TokenLogprobs] | None = ...,
         prompt_logprobs: _abc.Iterable[_common_pb2.TokenLogprobs] | None = ...,
         without_choice: _abc.Iterable[_builtins.int] | None = ...,
+        restored_bytes: _builtins.int = ...,
+        restore_us: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["acked_us", b"acked_us", "compute_us", b"compute_us", "epoch", b"epoch", "prompt_logprobs", b"prompt_logprobs", "sampled_ids", b"sampled_ids", "sampled_logprobs", b"sampled_logprobs", "send_us", b"send_us", "seq_no", b"seq_no", "started_us", b"started_us", "wait_us", b"wait_us", "without_choice", b"without_choice"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acked_us", b"acked_us", "compute_us", b"compute_us", "epoch", b"epoch", "prompt_logprobs", b"prompt_logprobs", "restore_us", b"restore_us", "restored_bytes", b"restored_bytes", "sampled_ids", b"sampled_ids", "sampled_logprobs", b"sampled_logprobs", "send_us", b"send_us", "seq_no", b"seq_no", "started_us", b"started_us", "wait_us", b"wait_us", "without_choice", b"without_choice"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -294,9 +306,9 @@ class LoadDone(_message.Message):
     load_id: _builtins.int
     """Load.load_id."""
     num_pages: _builtins.int
-    """Leading pages that are ready in staging."""
+    """Leading pages that are ready, in host memory or in staging."""
     num_bytes: _builtins.int
-    """Bytes that were read, from wherever."""
+    """Bytes that were read from Redis."""
     took_us: _builtins.int
     """Time from the Load's arrival to this message, in microseconds."""
     num_host_pages: _builtins.int
@@ -766,13 +778,14 @@ Global___Microbatch: _TypeAlias = Microbatch  # noqa: Y015
 
 @_typing.final
 class Load(_message.Message):
-    """Read cached pages of the worker's own layers into staging."""
+    """Read cached pages of the worker's own layers into staging. Those in host memory stay there."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     LOAD_ID_FIELD_NUMBER: _builtins.int
     DIGESTS_FIELD_NUMBER: _builtins.int
     TIMEOUT_MS_FIELD_NUMBER: _builtins.int
+    HOST_IDS_FIELD_NUMBER: _builtins.int
     load_id: _builtins.int
     """Unique on the route."""
     timeout_ms: _builtins.int
@@ -781,16 +794,21 @@ class Load(_message.Message):
     def digests(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
         """Digests of consecutive pages, 32 bytes each."""
 
+    @_builtins.property
+    def host_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Where the first of them lie in host memory, as earlier SavePages have said."""
+
     def __init__(
         self,
         *,
         load_id: _builtins.int = ...,
         digests: _abc.Iterable[_builtins.bytes] | None = ...,
         timeout_ms: _builtins.int = ...,
+        host_ids: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["digests", b"digests", "load_id", b"load_id", "timeout_ms", b"timeout_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["digests", b"digests", "host_ids", b"host_ids", "load_id", b"load_id", "timeout_ms", b"timeout_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -820,7 +838,7 @@ Global___EndLoad: _TypeAlias = EndLoad  # noqa: Y015
 
 @_typing.final
 class CommitLoad(_message.Message):
-    """Copy a load's first pages from staging into the pool; then forget it."""
+    """Copy a load's first pages from host memory and staging into the pool; then forget it."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -886,7 +904,7 @@ class StorePage(_message.Message):
     page_index: _builtins.int
     """Index of the page in its prompt, from 0."""
     page_id: _builtins.int
-    """Where it lies in the pool; pinned until StoreDone."""
+    """Where it lies: in the pool, or with Store.from_host in host memory."""
     namespace: _builtins.bytes
     """First link of its digest chain, 32 bytes; another one for each salt."""
     def __init__(
@@ -914,8 +932,14 @@ class Store(_message.Message):
 
     STORE_ID_FIELD_NUMBER: _builtins.int
     PAGES_FIELD_NUMBER: _builtins.int
+    FROM_HOST_FIELD_NUMBER: _builtins.int
+    IN_TURN_FIELD_NUMBER: _builtins.int
     store_id: _builtins.int
     """Unique on the route."""
+    from_host: _builtins.bool
+    """Whether they lie in host memory."""
+    in_turn: _builtins.bool
+    """Whether to copy them before any later order is carried out; else they are pinned until StoreDone."""
     @_builtins.property
     def pages(self) -> _containers.RepeatedCompositeFieldContainer[Global___StorePage]:
         """Pages to write."""
@@ -925,14 +949,52 @@ class Store(_message.Message):
         *,
         store_id: _builtins.int = ...,
         pages: _abc.Iterable[Global___StorePage] | None = ...,
+        from_host: _builtins.bool = ...,
+        in_turn: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["pages", b"pages", "store_id", b"store_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["from_host", b"from_host", "in_turn", b"in_turn", "pages", b"pages", "store_id", b"store_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Store: _TypeAlias = Store  # noqa: Y015
+
+@_typing.final
+class SavePages(_message.Message):
+    """Copy pages of the pool to host memory, before any later order is carried out."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DIGESTS_FIELD_NUMBER: _builtins.int
+    PAGE_IDS_FIELD_NUMBER: _builtins.int
+    HOST_IDS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def digests(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
+        """Digests of the pages, 32 bytes each."""
+
+    @_builtins.property
+    def page_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Where each of them lies in the pool."""
+
+    @_builtins.property
+    def host_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Where each of them goes in host memory; what was there is lost."""
+
+    def __init__(
+        self,
+        *,
+        digests: _abc.Iterable[_builtins.bytes] | None = ...,
+        page_ids: _abc.Iterable[_builtins.int] | None = ...,
+        host_ids: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["digests", b"digests", "host_ids", b"host_ids", "page_ids", b"page_ids"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SavePages: _TypeAlias = SavePages  # noqa: Y015
 
 @_typing.final
 class CopyPages(_message.Message):
@@ -1002,6 +1064,7 @@ class AttachResponse(_message.Message):
     RELEASE_FIELD_NUMBER: _builtins.int
     COPY_PAGES_FIELD_NUMBER: _builtins.int
     END_LOAD_FIELD_NUMBER: _builtins.int
+    SAVE_PAGES_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def join(self) -> Global___Join:
         """Become a stage of a new epoch."""
@@ -1042,6 +1105,10 @@ class AttachResponse(_message.Message):
     def end_load(self) -> Global___EndLoad:
         """End a load with what was read by now."""
 
+    @_builtins.property
+    def save_pages(self) -> Global___SavePages:
+        """Copy pages to host memory."""
+
     def __init__(
         self,
         *,
@@ -1055,12 +1122,13 @@ class AttachResponse(_message.Message):
         release: Global___Release | None = ...,
         copy_pages: Global___CopyPages | None = ...,
         end_load: Global___EndLoad | None = ...,
+        save_pages: Global___SavePages | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["cancel_load", b"cancel_load", "commit_load", b"commit_load", "connect", b"connect", "copy_pages", b"copy_pages", "end_load", b"end_load", "join", b"join", "load", b"load", "microbatch", b"microbatch", "order", b"order", "release", b"release", "store", b"store"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["cancel_load", b"cancel_load", "commit_load", b"commit_load", "connect", b"connect", "copy_pages", b"copy_pages", "end_load", b"end_load", "join", b"join", "load", b"load", "microbatch", b"microbatch", "order", b"order", "release", b"release", "save_pages", b"save_pages", "store", b"store"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cancel_load", b"cancel_load", "commit_load", b"commit_load", "connect", b"connect", "copy_pages", b"copy_pages", "end_load", b"end_load", "join", b"join", "load", b"load", "microbatch", b"microbatch", "order", b"order", "release", b"release", "store", b"store"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cancel_load", b"cancel_load", "commit_load", b"commit_load", "connect", b"connect", "copy_pages", b"copy_pages", "end_load", b"end_load", "join", b"join", "load", b"load", "microbatch", b"microbatch", "order", b"order", "release", b"release", "save_pages", b"save_pages", "store", b"store"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_order: _TypeAlias = _typing.Literal["join", "connect", "microbatch", "load", "commit_load", "cancel_load", "store", "release", "copy_pages", "end_load"]  # noqa: Y015
+    _WhichOneofReturnType_order: _TypeAlias = _typing.Literal["join", "connect", "microbatch", "load", "commit_load", "cancel_load", "store", "release", "copy_pages", "end_load", "save_pages"]  # noqa: Y015
     _WhichOneofArgType_order: _TypeAlias = _typing.Literal["order", b"order"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_order) -> _WhichOneofReturnType_order | None: ...
 

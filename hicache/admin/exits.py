@@ -33,6 +33,15 @@ def parsed(flag: str, text: str, parse: Callable[[str], _T]) -> _T:
         fail(f"{flag}: {error}", EXIT_USAGE)
 
 
+def unicode_text(flag: str, text: str) -> str:
+    """Return text as it is; bytes of the command line that are no UTF-8 are wrong usage."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        fail(f"{flag}: {text!r} is not UTF-8", EXIT_USAGE)
+    return text
+
+
 def address(flag: str, text: str) -> HostPort:
     """Read HOST:PORT."""
     return parsed(flag, text, HostPort.parse)

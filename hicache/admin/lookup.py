@@ -10,7 +10,7 @@ from chunkmesh.cli.option_groups import takes_options
 from chunkmesh.v1 import hicache_pb2 as pb
 from hicache.admin import flags
 from hicache.admin.calls import ANSWER_S, ask
-from hicache.admin.exits import EXIT_NOT_FOUND
+from hicache.admin.exits import EXIT_ERROR, EXIT_NOT_FOUND, fail
 from hicache.admin.output import print_json, print_rows, print_values
 from hicache.admin.prompts import GivenPrompt, tokenized
 from hicache.page_runs import LayerReach, PageRun, layer_reach, page_runs
@@ -52,6 +52,8 @@ def lookup(
     else:
         print_values(values, as_json=False)
         _print_tables(reach, runs, page_tokens)
+    if not reply.num_matched and reply.pages and reply.pages[0].visible:
+        fail("Redis does not answer hicache-server: until it does nothing is a hit", EXIT_ERROR)
     if not any(run.layers for run in runs):
         raise typer.Exit(EXIT_NOT_FOUND)
 

@@ -10,7 +10,14 @@ from chunkmesh.pages import DIGEST_BYTES
 from chunkmesh.v1 import generation_pb2
 from chunkmesh.v1 import hicache_pb2 as pb
 from hicache.admin.calls import ANSWER_S, ask, ask_scheduler
-from hicache.admin.exits import EXIT_ERROR, EXIT_NOT_FOUND, EXIT_USAGE, address, fail
+from hicache.admin.exits import (
+    EXIT_ERROR,
+    EXIT_NOT_FOUND,
+    EXIT_USAGE,
+    address,
+    fail,
+    unicode_text,
+)
 
 MIN_DIGITS = 8
 
@@ -50,7 +57,7 @@ def named(context: typer.Context, flag: str, text: str) -> bytes:
 def of_salt(scheduler: str, salt: str) -> bytes:
     """Ask a scheduler for the namespace of a salt on the model that it serves."""
     where = address("--scheduler", scheduler)
-    request = generation_pb2.TokenizeRequest(text="a", cache_salt=salt)
+    request = generation_pb2.TokenizeRequest(text="a", cache_salt=unicode_text("cache_salt", salt))
     reply = ask_scheduler(where, lambda scheduler: scheduler.Tokenize(request, timeout=ANSWER_S))
     if not reply.namespace:
         fail(f"the scheduler at {where} has no route yet, so it knows no namespace", EXIT_ERROR)

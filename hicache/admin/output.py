@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from chunkmesh.layers import LayerRange
 from chunkmesh.v1 import common_pb2
@@ -33,7 +34,7 @@ def print_values(values: Mapping[str, object], *, as_json: bool) -> None:
     table = Table(show_header=False, box=None)
     for name, value in values.items():
         label = name.removeprefix("num_").removesuffix("_ms").replace("_", " ")
-        table.add_row(label, _text(name, value))
+        table.add_row(label, _cell(_text(name, value)))
     print_table(table)
 
 
@@ -41,7 +42,7 @@ def print_rows(head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     """Print a table for people."""
     table = Table(*head, box=SIMPLE_HEAD, pad_edge=False)
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*map(_cell, row))
     print_table(table)
 
 
@@ -51,6 +52,14 @@ def print_table(table: Table) -> None:
     if not console.is_terminal:
         console = Console(highlight=False, width=_WIDTH_WITHOUT_TERMINAL)
     console.print(table)
+
+
+def visible(text: str) -> str:
+    """Return text whose control characters are written out, so that a terminal obeys none."""
+    return "".join(
+        letter if letter.isprintable() else letter.encode("unicode_escape").decode()
+        for letter in text
+    )
 
 
 def short(digest: bytes) -> str:
@@ -66,6 +75,11 @@ def layers_text(layers: Iterable[common_pb2.LayerRange]) -> str:
 def layer_pairs(layers: Iterable[common_pb2.LayerRange]) -> list[list[int]]:
     """Return half-open ranges for JSON."""
     return [[each.first, each.last] for each in layers]
+
+
+def _cell(text: str) -> Text:
+    """Return text as it is: what others named may hold brackets, which rich reads as styles."""
+    return Text(visible(text))
 
 
 def _text(name: str, value: object) -> str:

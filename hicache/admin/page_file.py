@@ -101,8 +101,10 @@ def _lengths(file: BinaryIO, path: Path) -> Iterator[int]:
         yield length
         num_messages += 1
     (told,) = _COUNT.unpack(_exactly(file, _COUNT.size, path))
-    if told != num_messages or file.read(1):
+    if told != num_messages:
         raise ConfigError(f"{path} is damaged: it holds {num_messages} messages, not {told}")
+    if file.read(1):
+        raise ConfigError(f"{path} is damaged: something stands behind its end")
 
 
 def _length(file: BinaryIO, path: Path) -> int:

@@ -8,7 +8,7 @@ import json
 from chunkmesh.v1 import generation_pb2
 from hicache.admin import flags
 from hicache.admin.calls import WORK_S, ask_scheduler
-from hicache.admin.exits import EXIT_ERROR, EXIT_USAGE, address, fail
+from hicache.admin.exits import EXIT_ERROR, EXIT_USAGE, address, fail, unicode_text
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,10 +28,10 @@ class GivenPrompt:
 
     def request(self) -> generation_pb2.TokenizeRequest:
         """Read the prompt; ends the command if it cannot be read."""
-        salt = self.cache_salt
+        salt = unicode_text("--cache-salt", self.cache_salt)
         if self.num_given != 1:
             fail("give one of --text, --prompt-file and --tokens", EXIT_USAGE)
-        text = self.text
+        text = unicode_text("--text", self.text or "")
         try:
             if self.tokens is not None:
                 ids = generation_pb2.TokenIds(ids=json.loads(self.tokens.read_text()))
@@ -40,9 +40,9 @@ class GivenPrompt:
                 text = self.prompt_file.read_text(encoding="utf-8")
         except OSError as error:
             fail(f"{error.filename}: {error.strerror}", EXIT_USAGE)
-        except (ValueError, TypeError) as error:
+        except (ValueError, TypeError, RecursionError) as error:
             fail(f"{self.tokens or self.prompt_file}: {error}", EXIT_USAGE)
-        return generation_pb2.TokenizeRequest(text=text or "", cache_salt=salt)
+        return generation_pb2.TokenizeRequest(text=text, cache_salt=salt)
 
 
 def tokenized(prompt: GivenPrompt) -> generation_pb2.TokenizeResponse:

@@ -21,7 +21,10 @@ def tree(
     namespace: flags.Namespace = None,
     prefix: flags.Prefix = None,
     depth: Annotated[
-        int, typer.Option(metavar="N", min=0, help="Deepest branch, 1 for roots; 0 for all.")
+        int,
+        typer.Option(
+            metavar="N", min=0, max=1_000_000, help="Deepest branch, 1 for roots; 0 for all."
+        ),
     ] = 0,
     limit: Annotated[
         int, typer.Option(metavar="N", min=1, max=100_000, help="Most runs to show.")

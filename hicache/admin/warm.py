@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, cast
 
 import grpc
 import typer
@@ -23,8 +23,8 @@ from chunkmesh.v1 import hicache_pb2 as pb
 from hicache.admin import flags
 from hicache.admin.calls import ANSWER_S, DAY_S, WORK_S, Generation, HiCache, ask, ask_scheduler
 from hicache.admin.consent import Consent
-from hicache.admin.exits import EXIT_ERROR, EXIT_NOT_FOUND, address, fail
-from hicache.admin.output import print_values
+from hicache.admin.exits import EXIT_ERROR, EXIT_NOT_FOUND, address, fail, unicode_text
+from hicache.admin.output import print_values, visible
 from hicache.admin.warm_file import read_warm_file
 
 app = typer.Typer()
@@ -77,7 +77,8 @@ def warm(
     """Run prompts for one token each, so that their pages are stored; tell how many were new."""
     consent.check()
     where = address("--scheduler", scheduler)
-    requests = read_warm_file(file, whole=whole, cache_salt=cache_salt)
+    salt = unicode_text("--cache-salt", cache_salt)
+    requests = read_warm_file(file, whole=whole, cache_salt=salt)
     if not requests:
         fail(f"{file} holds no prompt", EXIT_NOT_FOUND)
     prompts = [_look_up(context, where, request) for request in requests]
@@ -94,6 +95,12 @@ def warm(
     print_values(values, as_json=as_json)
     if tally.num_failed:
         raise typer.Exit(EXIT_ERROR)
+    if num_new < len(new_digests):
+        fail(
+            f"{len(new_digests) - num_new} pages are not usable: Redis is away or full, a quota or "
+            "the budget is too small, or the mesh has them on its devices and does not store them "
+            "again"
+        )
 
 
 def _look_up(
@@ -109,27 +116,35 @@ def _look_up(
 def _run(
     scheduler: Generation, prompts: Sequence[_Prompt], tally: _Tally, concurrency: int
 ) -> None:
-    """Run all prompts, several at the same time, and count."""
+    """Run all prompts, several at the same time, and count; Ctrl-C ends those that run, too."""
     console = Console(stderr=True)
+    calls: list[grpc.Call] = []
+
+    def run(prompt: _Prompt) -> generation_pb2.GenerateComplete | ChunkMeshError:
+        return _run_one(scheduler, prompt, calls)
+
     with (
         ThreadPoolExecutor(concurrency) as threads,
         Progress(console=console, transient=True, disable=not console.is_terminal) as progress,
     ):
         task = progress.add_task("running prompts", total=len(prompts))
-        for prompt, ended in zip(
-            prompts, threads.map(lambda prompt: _run_one(scheduler, prompt), prompts), strict=True
-        ):
-            if isinstance(ended, ChunkMeshError):
-                tally.num_failed += 1
-                console.print(f"a prompt of {prompt.num_tokens} tokens failed: {ended}")
-            else:
-                tally.prompt_tokens += ended.prompt_tokens
-                tally.cached_tokens += ended.cached_tokens
-            progress.advance(task)
+        try:
+            for prompt, ended in zip(prompts, threads.map(run, prompts), strict=True):
+                if isinstance(ended, ChunkMeshError):
+                    tally.num_failed += 1
+                    said = f"a prompt of {prompt.num_tokens} tokens failed: {ended}"
+                    console.print(visible(said), markup=False)
+                else:
+                    tally.prompt_tokens += ended.prompt_tokens
+                    tally.cached_tokens += ended.cached_tokens
+                progress.advance(task)
+        finally:
+            for call in calls:
+                call.cancel()
 
 
 def _run_one(
-    scheduler: Generation, prompt: _Prompt
+    scheduler: Generation, prompt: _Prompt, calls: list[grpc.Call]
 ) -> generation_pb2.GenerateComplete | ChunkMeshError:
     request = generation_pb2.GenerateRequest(
         cache_salt=prompt.request.cache_salt,
@@ -140,8 +155,10 @@ def _run_one(
     else:
         request.text = prompt.request.text
     complete = generation_pb2.GenerateComplete()
+    responses = scheduler.Generate(request, timeout=DAY_S)
+    calls.append(cast("grpc.Call", responses))
     try:
-        for response in scheduler.Generate(request, timeout=DAY_S):
+        for response in responses:
             if response.HasField("complete"):
                 complete = response.complete
     except grpc.RpcError as error:

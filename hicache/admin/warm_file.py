@@ -35,7 +35,7 @@ def read_warm_file(
 def _parse(line: str, place: str, cache_salt: str) -> generation_pb2.TokenizeRequest:
     try:
         value = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         fail(f"{place}: {error}", EXIT_USAGE)
     if isinstance(value, str):
         value = {"text": value}

@@ -38,6 +38,11 @@ class DeviceSpan:
         if self._end is not None:
             self._end.record()
 
+    def took_s(self) -> float:
+        """Return the time between begin and end, which it waits for."""
+        finished = self.wait()
+        return finished.ended_s - finished.started_s
+
     def wait(self) -> Finished:
         """See Launched."""
         started_s, ended_s = self._started_s, self._ended_s

@@ -9,7 +9,7 @@ heads, d head_dim.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +18,19 @@ import torch
 from chunkmesh.errors import InvariantViolated
 from stage_worker.kernels.reference import PagedKeysValues
 from stage_worker.kv_pool import PoolShape
+from stage_worker.paged.device_span import DeviceSpan
+from stage_worker.stage import StageOutput
+
+
+class _Side:
+    """A GPU's stream for copies to the host, and what it and the compute stream tell each other."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        self.saved = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        """Behind the last copies of whole pages to host memory."""
+        self.restored = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        """Behind the last copies of whole pages from there."""
 
 
 class PagedPool:
@@ -44,11 +57,7 @@ class PagedPool:
         """Keys and values of each layer; the same memory if they are latents."""
         self.filler_slot = shape.num_pages * shape.page_tokens
         """The first of a page of nobody's; rows that only fill up a batch write there."""
-        self._side_stream = (
-            torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-            if device.type == "cuda"
-            else None
-        )
+        self._side = _Side(device) if device.type == "cuda" else None
         """Copies of pages to the host; they do not wait for the compute stream."""
 
     def clear(self, page_ids_n: torch.Tensor) -> None:
@@ -64,18 +73,60 @@ class PagedPool:
         for source, target in zip(source_ids, target_ids, strict=True):
             self._pool_LJPNKd[:, :, target].copy_(self._pool_LJPNKd[:, :, source])
 
+    def save_pages(self, page_ids: Sequence[int], pages: Sequence[torch.Tensor]) -> None:
+        """Copy whole pages to host memory, each [layers, bytes] as read_page has them.
+
+        What wrote the pages must have ended. On a GPU the memory is pinned, and what this thread
+        launches later waits for the copies, which wait only for the last copies from host memory.
+        """
+        side = self._side
+        if side is None:
+            self._copy_out(page_ids, pages)
+            return
+        side.stream.wait_event(side.restored)
+        with torch.cuda.stream(side.stream):
+            self._copy_out(page_ids, pages)
+            side.saved.record()
+        torch.cuda.current_stream(self._pool_LJPNKd.device).wait_event(side.saved)
+
+    def wait_saved(self) -> None:
+        """Block until all that was saved is in host memory."""
+        if self._side is not None:
+            self._side.saved.synchronize()
+
+    def restore_pages(
+        self, page_ids: Sequence[int], pages: Sequence[torch.Tensor]
+    ) -> Callable[[], float]:
+        """Fill whole pages from host memory that save_pages has filled, in the order of the stream.
+
+        Tells how long that took, once something launched later has ended.
+        """
+        span = DeviceSpan(self._pool_LJPNKd.device)
+        for page_id, page in zip(page_ids, pages, strict=True):
+            target = self._pool_LJPNKd[:, :, page_id]
+            target.copy_(page.view(target.dtype).view(target.shape), non_blocking=True)
+        span.end(StageOutput)
+        if self._side is not None:
+            self._side.restored.record()
+        return span.took_s
+
+    def _copy_out(self, page_ids: Sequence[int], pages: Sequence[torch.Tensor]) -> None:
+        for page_id, page in zip(page_ids, pages, strict=True):
+            source = self._pool_LJPNKd[:, :, page_id]
+            page.view(source.dtype).view(source.shape).copy_(source, non_blocking=True)
+
     def read_page(self, layer: int, page_id: int) -> npt.NDArray[np.uint8]:
         """Return a copy of a page's bytes in one layer (index in the stage).
 
         What wrote the page must have ended; any thread may call.
         """
         page = self._page(layer, page_id)
-        if self._side_stream is None:
+        if self._side is None:
             return page.contiguous().view(torch.uint8).reshape(-1).numpy().copy()
-        with torch.cuda.stream(self._side_stream):
+        with torch.cuda.stream(self._side.stream):
             host = torch.empty(page.shape, dtype=page.dtype, pin_memory=True)
             host.copy_(page, non_blocking=True)
-            self._side_stream.synchronize()
+            self._side.stream.synchronize()
         data: npt.NDArray[np.uint8] = host.view(torch.uint8).reshape(-1).numpy()
         return data
 

@@ -47,7 +47,7 @@ _LEAST_PAGES = 2
 
 
 class PagedStage:
-    """Implements stage.Stage and launched.LaunchingStage on one device."""
+    """Implements stage.Stage, LaunchingStage and CopyingStage on one device."""
 
     def __init__(
         self,
@@ -266,6 +266,20 @@ class PagedStage:
     def write_page(self, layer: int, page_id: int, data: npt.NDArray[np.uint8]) -> None:
         """Fill a page in one layer (absolute index) from bytes of page_layer_bytes()."""
         self._owned_pool().write_page(layer - self.description.first_layer, page_id, data)
+
+    def save_pages(self, page_ids: Sequence[int], pages: Sequence[torch.Tensor]) -> None:
+        """Copy whole pages to host memory; see CopyingStage."""
+        self._owned_pool().save_pages(page_ids, pages)
+
+    def wait_saved(self) -> None:
+        """See CopyingStage."""
+        self._owned_pool().wait_saved()
+
+    def restore_pages(
+        self, page_ids: Sequence[int], pages: Sequence[torch.Tensor]
+    ) -> Callable[[], float]:
+        """Copy whole pages from host memory; see CopyingStage."""
+        return self._owned_pool().restore_pages(page_ids, pages)
 
     def _owned_pool(self) -> PagedPool:
         if self._pool is None:

@@ -10,7 +10,8 @@ import numpy as np
 
 from chunkmesh.kv_store import KvStore
 from chunkmesh.page_record import PageRecord, encode_page
-from stage_worker.page_io import LoadResult, PageIO, StoreResult
+from stage_worker.page_io import PageIO
+from stage_worker.page_jobs import LoadResult, StoreResult
 from tests.fault_proxy import FaultProxy
 from tests.page_samples import FORM, NAMESPACE, chain
 from tests.scripted_stage import Script, ScriptedStage
@@ -56,7 +57,7 @@ async def test_o19_a_cancelled_load_never_answers_the_next_one(tmp_path: pathlib
                 assert (2 * turn + 1, 1) == (result.load_id, result.num_pages)
                 pages = page_io.take(2 * turn + 1)
                 assert pages is not None
-                assert {0xBB} == set(pages.ravel().tolist())
+                assert {0xBB} == set(pages.ready.ravel().tolist())
             await asyncio.to_thread(page_io.close)
             assert proxy.num_connections == 1
     assert results.empty()

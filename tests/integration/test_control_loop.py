@@ -19,6 +19,7 @@ from scheduler.request_stream import RequestStream
 from scheduler.serve import running
 from scheduler.settings import SchedulerSettings
 from scheduler.stop_strings import StopMatcher
+from stage_worker.worker import Capacity
 from tests.bytes_tokenizer import bytes_tokenizer, write_bytes_folder
 from tests.mesh import mesh, run_worker
 from tests.scripted_stage import Script, scripted_stages
@@ -93,7 +94,7 @@ async def test_the_end_of_a_scheduler_with_workers_is_quiet(
     async with running(settings) as scheduler:
         network = MemoryNetwork()
         worker = asyncio.create_task(
-            run_worker(stage, network, scheduler.internal_address, kv_capacity_tokens=4096)
+            run_worker(stage, network, scheduler.internal_address, Capacity(kv_tokens=4096))
         )
         async with asyncio.timeout(10):
             while scheduler.control_loop.unready_reason():

@@ -265,8 +265,8 @@ def slow_redis(monkeypatch: pytest.MonkeyPatch) -> Iterator[SlowRedis]:
         slow.read(digests)
         return read_pages(store, digests, *args)
 
-    monkeypatch.setattr("stage_worker.page_io._FIRST_GROUP_BYTES", 1)
-    monkeypatch.setattr("stage_worker.page_io._GROUP_BYTES", 1)
+    monkeypatch.setattr("stage_worker.page_jobs._FIRST_GROUP_BYTES", 1)
+    monkeypatch.setattr("stage_worker.page_jobs._GROUP_BYTES", 1)
     monkeypatch.setattr(KvStore, "read_pages", read)
     yield slow
     slow.may_go.set()

@@ -7,6 +7,7 @@ import contextlib
 import dataclasses
 import json
 import pathlib
+import signal
 import sys
 from collections.abc import AsyncIterator
 from typing import Any
@@ -255,6 +256,10 @@ async def test_a_prompt_that_nobody_sent_is_not_found(hicache: str) -> None:
         (("lookup", "--tokens", "/nowhere/at/all"), "/nowhere/at/all"),
         (("--hicache", "nowhere", "stats"), "--hicache"),
         (("clear", "--yes", "--dry-run"), "--dry-run"),
+        (("lookup", "--text", "\udcff"), "--text"),
+        (("lookup", "--text", "a", "--cache-salt", "\udcff"), "--cache-salt"),
+        (("quota", "set", "\udcff", "1GiB", "--dry-run"), "cache_salt"),
+        (("tree", "--depth", "9" * 30), "--depth"),
         (("unknown",), "unknown"),
     ],
 )
@@ -263,6 +268,59 @@ def test_wrong_usage(command: tuple[str, ...], words: str) -> None:
     ended = CliRunner().invoke(app, command)
     assert ended.exit_code == 2
     assert words in ended.stderr
+
+
+def test_tokens_of_endless_depth(tmp_path: pathlib.Path) -> None:
+    """A file of brackets is wrong usage, not an error of the program."""
+    file = tmp_path / "tokens.json"
+    file.write_text("[" * 100_000)
+    ended = CliRunner().invoke(app, ["lookup", "--tokens", str(file)])
+    assert (2, True) == (ended.exit_code, str(file) in ended.stderr)
+
+
+class EndlessScheduler(ByteTokenizer):
+    """A scheduler whose requests never end."""
+
+    def __init__(self) -> None:
+        self.begun = asyncio.Event()
+        self.ended = asyncio.Event()
+
+    async def Generate(
+        self, _request: generation_pb2.GenerateRequest, _context: Any
+    ) -> AsyncIterator[generation_pb2.GenerateResponse]:
+        """Wait for the caller to go."""
+        self.begun.set()
+        try:
+            await asyncio.sleep(3600)
+            yield generation_pb2.GenerateResponse()
+        finally:
+            self.ended.set()
+
+
+async def test_warm_ends_by_ctrl_c(hicache: str, tmp_path: pathlib.Path) -> None:
+    """A prompt that takes an hour does not keep the terminal, nor the mesh."""
+    file = tmp_path / "prompts.txt"
+    file.write_text("a b c\n" * 3, encoding="utf-8")
+    scheduler = EndlessScheduler()  # type: ignore[abstract]
+    server = grpc.aio.server()
+    generation_pb2_grpc.add_GenerationServicer_to_server(scheduler, server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", "from hicache.admin import main; main()", "--hicache", hicache),
+        *("warm", str(file), "--scheduler", f"127.0.0.1:{port}", "--yes"),
+        stderr=asyncio.subprocess.PIPE,
+    )
+    try:
+        await asyncio.wait_for(scheduler.begun.wait(), 30)
+        process.send_signal(signal.SIGINT)
+        _, errors = await asyncio.wait_for(process.communicate(), 10)
+        await asyncio.wait_for(scheduler.ended.wait(), 5)
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await server.stop(0)
+    assert (130, False) == (process.returncode, b"Traceback" in errors)
 
 
 async def test_a_server_that_is_not_there() -> None:

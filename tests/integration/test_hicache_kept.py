@@ -178,12 +178,119 @@ async def test_a_refused_pin_leaves_no_trace(valkey: Valkey) -> None:
         assert 0 == (await state_of(hicache)).num_pinned_pages
 
 
+async def test_a_quota_that_redis_refuses_deletes_nothing(valkey: Valkey) -> None:
+    """O20 (a): a full Redis takes no quota, so the pages over it must not go."""
+    async with filled(valkey) as hicache:
+        with valkey.client() as client:
+            client.config_set("maxmemory", 1)
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await hicache.SetQuota(pb.SetQuotaRequest(namespace=NAMESPACE, max_bytes=1))
+            client.config_set("maxmemory", 0)
+        assert grpc.StatusCode.UNAVAILABLE is caught.value.code()
+        state = await state_of(hicache)
+        assert (4, 0) == (state.num_pages, state.quota_bytes)
+
+
+async def test_the_largest_quota_outlives_a_restart(valkey: Valkey) -> None:
+    """What is accepted is also read back."""
+    most = (1 << 63) - 1
+    async with filled(valkey) as hicache:
+        await hicache.SetQuota(pb.SetQuotaRequest(namespace=NAMESPACE, max_bytes=most))
+    async with hicache_at(valkey) as hicache:
+        assert most == (await state_of(hicache)).quota_bytes
+
+
+@contextlib.asynccontextmanager
+async def without_unlink(valkey: Valkey) -> AsyncIterator[hicache_pb2_grpc.HiCacheAsyncStub]:
+    """Run a HiCache that holds DIGESTS, over a Redis that lets it delete no key."""
+    with valkey.client() as client:
+        client.execute_command("ACL", "SETUSER", "u", "on", ">p", "~*", "&*", "+@all", "-unlink")
+    settings = HiCacheSettings(port=0, http_port=0, redis_url=(valkey.url.replace("//", "//u:p@"),))
+    async with (
+        running(settings, ping_s=0.05) as address,
+        grpc.aio.insecure_channel(str(address)) as link,
+    ):
+        hicache = hicache_pb2_grpc.HiCacheStub(link)
+
+        async def ready() -> bool:
+            stats = await hicache.GetStats(pb.GetStatsRequest())
+            return not stats.rebuilding and not stats.redis_fault
+
+        await eventually(ready)
+        await store_pages(valkey, str(address), DIGESTS)
+        yield hicache
+
+
+async def test_a_clear_that_redis_refuses_forgets_no_page(valkey: Valkey) -> None:
+    """What is still in Redis is found and bounded again, and the log tells of the attempt."""
+    async with without_unlink(valkey) as hicache:
+        with pytest.raises(grpc.aio.AioRpcError):
+            await hicache.Clear(pb.ClearRequest())
+
+        async def found() -> bool:
+            return (await hicache.GetStats(pb.GetStatsRequest())).num_pages == 4
+
+        await eventually(found)
+        (entry,) = (await hicache.GetAuditLog(pb.GetAuditLogRequest())).entries
+        assert ("Clear", 0) == (entry.method, entry.num_pages)
+        assert entry.request.startswith("all pages: failed, ")
+
+
+async def test_a_redis_that_deletes_nothing_is_still_read(valkey: Valkey) -> None:
+    """A read-only server, or a user without UNLINK: what is known there stays a hit."""
+    async with without_unlink(valkey) as hicache:
+        await hicache.Invalidate(pb.InvalidateRequest(digests=DIGESTS[3:]))
+        for _ in range(10):
+            await asyncio.sleep(0.05)
+            assert not (await hicache.GetStats(pb.GetStatsRequest())).redis_fault
+            assert 3 == (await hicache.Match(pb.MatchRequest(digests=DIGESTS))).num_pages
+
+
+async def test_the_log_waits_for_a_full_redis(valkey: Valkey) -> None:
+    """O20 (a): who made room in a full Redis is told once there is room."""
+    async with filled(valkey) as hicache:
+        with valkey.client() as client:
+            client.config_set("maxmemory", 1)
+            await hicache.Evict(pb.EvictRequest(selection=pb.Selection(below=DIGESTS[3])))
+            await hicache.Evict(pb.EvictRequest(selection=pb.Selection(below=DIGESTS[2])))
+            assert [] == list((await hicache.GetAuditLog(pb.GetAuditLogRequest())).entries)
+            client.config_set("maxmemory", 0)
+        for _ in range(2):
+            entries = (await hicache.GetAuditLog(pb.GetAuditLogRequest())).entries
+            told = [entry.request.split()[1] for entry in entries]
+            assert [DIGESTS[2].hex()[:12], DIGESTS[3].hex()[:12]] == told
+
+
+async def test_an_import_that_breaks_off_is_in_the_log(valkey: Valkey) -> None:
+    """Pages that were written before the caller went are a change by hand, too."""
+    async with filled(valkey) as hicache:
+        parts = [part async for part in hicache.Export(pb.ExportRequest(selection=ALL))]
+        await hicache.Clear(pb.ClearRequest())
+        call = hicache.Import()
+        for part in parts:
+            await call.write(pb.ImportRequest(digest=part.digest, fields=part.fields))
+
+        async def begun() -> bool:
+            return (await hicache.GetStats(pb.GetStatsRequest())).num_pages >= 1
+
+        await eventually(begun)
+        call.cancel()
+
+        async def told() -> bool:
+            entries = (await hicache.GetAuditLog(pb.GetAuditLogRequest())).entries
+            return entries[0].method == "Import" and "broken off" in entries[0].request
+
+        await eventually(told)
+
+
 @pytest.mark.parametrize(
     ("call", "request_message", "words"),
     [
         ("Pin", pb.PinRequest(), "no pages"),
         ("Evict", pb.EvictRequest(selection=pb.Selection(below=b"abc")), "3 bytes"),
         ("SetQuota", pb.SetQuotaRequest(namespace=b"short", max_bytes=1), "5 bytes"),
+        ("SetQuota", pb.SetQuotaRequest(namespace=NAMESPACE, max_bytes=1 << 63), "at most"),
+        ("Pin", pb.PinRequest(selection=ALL, ttl_ms=1 << 63), "at most"),
         ("ListRuns", pb.ListRunsRequest(limit=100_001), "100000"),
         ("ListRuns", pb.ListRunsRequest(namespace=b"short"), "5 bytes"),
         ("GetAuditLog", pb.GetAuditLogRequest(limit=10_001), "10000"),

@@ -14,7 +14,8 @@ import pytest
 from chunkmesh.kv_store import KvStore
 from chunkmesh.stored_page import page_key
 from stage_worker.orders import StorePage
-from stage_worker.page_io import LoadResult, PageIO, StoreResult
+from stage_worker.page_io import PageIO
+from stage_worker.page_jobs import LoadResult, StoreResult
 from tests.page_samples import FORM, NAMESPACE, chain, layer_data, parents
 from tests.scripted_stage import Script, ScriptedStage
 from tests.valkey import Valkey, running_valkey
@@ -87,9 +88,9 @@ def test_three_stages_load_what_two_stored(server: Valkey) -> None:
     with stages(server, (0, 1), (1, 3), (3, 4)) as readers:
         for reader in readers:
             assert reader.load() == LoadResult(load_id=2, num_pages=3, bad_digests=())
-            pages = reader.page_io.take(2)
-            assert pages is not None
-            for page, digest in zip(pages, DIGESTS, strict=True):
+            taken = reader.page_io.take(2)
+            assert taken is not None
+            for page, digest in zip(taken.ready, DIGESTS, strict=True):
                 expected = np.stack([layer_data(digest, layer) for layer in reader.layers])
                 assert expected.tobytes() == page.tobytes()
 

@@ -81,6 +81,8 @@ class _Scene:
                 self._now_s = float(plain[0])
             case "state":
                 yield self._state()
+            case "drain":
+                yield from [show(action) for action in self._engine.flush(self._now_s)]
             case "flush":
                 yield f"{self._engine.forget_cached()} pages forgotten"
             case "chunks":
@@ -104,6 +106,8 @@ class _Scene:
         now = self._engine.snapshot()
         preempted = f", {now.num_preemptions} preempted" if now.num_preemptions else ""
         cached = f", {now.num_cached_pages} cached" if now.num_cached_pages else ""
+        if now.num_host_pages:
+            cached += f", {now.num_host_cached_pages}/{now.num_host_pages} host"
         rest = "at rest" if self._engine.is_idle() else "busy"
         return (
             f"{rest}: {now.num_free_pages}/{now.num_pages} pages free, {now.num_running} running, "
@@ -126,6 +130,7 @@ class _Scene:
                         num_stages=self._num_stages,
                         num_pages=int(named["pages"]),
                         latency=_latency(self._num_stages, named),
+                        num_host_pages=int(named.get("host", "0")),
                         page_bytes=(int(named.get("page_bytes", "0")),) * self._num_stages,
                         pool_ids=tuple(named.get("pools", "").split(","))
                         if "pools" in named
@@ -195,6 +200,7 @@ class _Scene:
                     stage=stage,
                     load_id=number,
                     num_pages=rest[0],
+                    num_host_pages=int(named.get("host", "0")),
                     num_bytes=int(named.get("bytes", "0")),
                     took_s=float(named.get("took", "0")),
                     is_damaged="damaged" in named,
@@ -234,7 +240,7 @@ class _Scene:
 
 def _value(name: str, text: str) -> float | str:
     """Read a value of EngineConfig."""
-    if name in {"chunk_strategy", "load_policy"}:
+    if name in {"chunk_strategy", "load_policy", "write_policy"}:
         return text
     if name == "enable_prefix_caching":
         return text == "yes"

@@ -26,6 +26,7 @@ from scheduler.actions import (
     SendLoad,
     SendMicrobatch,
     SendRelease,
+    SendSavePages,
     SendStore,
 )
 
@@ -37,7 +38,8 @@ def show(action: Action) -> str:  # noqa: C901, PLR0911, PLR0912 - one line a ki
             return _microbatch(action)
         case SendLoad(load_id=load_id, digests=digests, timeout_ms=timeout_ms):
             limit = f" in {timeout_ms} ms" if timeout_ms else ""
-            return f"load {load_id}: {len(digests)} pages{limit}"
+            host = f", host {_ids(action.host_ids)}" if action.host_ids else ""
+            return f"load {load_id}: {len(digests)} pages{host}{limit}"
         case SendEndLoad(load_id=load_id):
             return f"end-load {load_id}"
         case SendCommitLoad(load_id=load_id, page_ids=page_ids):
@@ -45,7 +47,11 @@ def show(action: Action) -> str:  # noqa: C901, PLR0911, PLR0912 - one line a ki
         case SendCancelLoad(load_id=load_id):
             return f"cancel-load {load_id}"
         case SendStore(store_id=store_id, pages=pages):
-            return f"store {store_id}: {_pages(pages)}"
+            place = " from host memory" if action.tier == "host" else ""
+            turn = " in turn" if action.in_turn else ""
+            return f"store {store_id}{turn}{place}: {_pages(pages)}"
+        case SendSavePages(page_ids=page_ids, host_ids=host_ids):
+            return f"save pages {_ids(page_ids)} to host {_ids(host_ids)}"
         case CommitPages(stage=stage, pages=pages):
             return f"commit-pages of stage {stage}: {_pages(pages)}"
         case SendCopyPages(source_ids=source_ids, target_ids=target_ids):

@@ -13,6 +13,7 @@ import pytest
 
 from chunkmesh.layers import partition
 from chunkmesh.v1 import generation_pb2 as pb
+from hicache.admin import warm
 from stage_worker.model_stage import load_stage
 from tests.hicache_admin import Ended, admin, eventually, hicache_over
 from tests.mesh import Mesh, mesh
@@ -88,8 +89,16 @@ async def test_warm_fills_the_cache(
     prompts.append(prompts[0][:64] + make_prompt(36, seed=3))
     file = await asyncio.to_thread(prompts_file, tmp_path, prompts)
     async with cached_mesh(tiny, valkey) as (running, hicache):
-        warm = ("--hicache", hicache, "warm", file, "--scheduler", str(running.address), "--json")
-        dry = await admin(*warm, "--dry-run")
+        command = (
+            "--hicache",
+            hicache,
+            "warm",
+            file,
+            "--scheduler",
+            str(running.address),
+            "--json",
+        )
+        dry = await admin(*command, "--dry-run")
         num_new = 2 * PROMPT_PAGES + 2
         assert dry.object == {
             "dry_run": True,
@@ -100,10 +109,10 @@ async def test_warm_fills_the_cache(
             "num_new_pages": num_new,
         }
         assert 0 == (await admin("--hicache", hicache, "stats", "--json")).object["num_pages"]
-        done = await admin(*warm, "--yes", "--concurrency", "2")
+        done = await admin(*command, "--yes", "--concurrency", "2")
         assert (0, num_new) == (done.status, done.object["num_new_pages"])
         assert 3 * PROMPT_TOKENS == done.object["prompt_tokens"]
-        again = await admin(*warm, "--yes")
+        again = await admin(*command, "--yes")
         assert (0, 3 * 96) == (again.object["num_new_pages"], again.object["cached_tokens"])
         answer = await ask(running, prompts[0])
         assert (96, reference.generate(prompts[0], NEW_TOKENS)) == (
@@ -115,6 +124,34 @@ async def test_warm_fills_the_cache(
             "--hicache", hicache, "warm", failed, "--scheduler", str(running.address), "--yes"
         )
         assert (2, True) == (refused.status, "999999" in refused.errors)
+
+
+async def test_without_redis_nothing_is_warm(
+    tiny: Path, valkey: Valkey, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """O20: the mesh serves, but scripts hear that nothing was cached and that nothing is a hit."""
+    monkeypatch.setattr(warm, "_SETTLE_S", 0.2)
+    known, new = (make_prompt(PROMPT_TOKENS, seed=seed) for seed in (1, 2))
+    tokens = tmp_path / "tokens.json"
+    await asyncio.to_thread(tokens.write_text, json.dumps(list(known)))
+    file = await asyncio.to_thread(prompts_file, tmp_path, [new])
+    async with cached_mesh(tiny, valkey) as (running, hicache):
+        words = ("--scheduler", str(running.address), "--json")
+        await ask_until_stored(running, known)
+        found = await admin("--hicache", hicache, "lookup", "--tokens", str(tokens), *words)
+        assert (0, 96) == (found.status, found.object["hit_tokens"])
+        valkey.stop()
+
+        async def is_down() -> bool:
+            return (await admin("--hicache", hicache, "ping")).status == 1
+
+        await eventually(is_down)
+        lost = await admin("--hicache", hicache, "lookup", "--tokens", str(tokens), *words)
+        assert (1, 0) == (lost.status, lost.object["hit_tokens"])
+        assert "Redis does not answer" in lost.errors
+        cold = await admin("--hicache", hicache, "warm", file, *words, "--yes")
+        assert (1, 0) == (cold.status, cold.object["num_new_pages"])
+        assert f"{PROMPT_PAGES} pages are not usable" in cold.errors
 
 
 async def test_salts_are_namespaces_of_their_own(

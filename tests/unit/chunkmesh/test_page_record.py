@@ -7,6 +7,7 @@ import dataclasses
 import numpy as np
 import pytest
 
+from chunkmesh.coverage import MAX_LAYER_BYTES
 from chunkmesh.page_record import (
     LAYER_HEADER_BYTES,
     PageMemory,
@@ -58,6 +59,13 @@ def layer_value(digest: bytes, layer: int) -> bytes:
 def is_sound(digest: bytes, layer: int, value: bytes) -> bool:
     """Check a value of the right length."""
     return is_sound_layer(digest, layer, value[:LAYER_HEADER_BYTES], value[LAYER_HEADER_BYTES:])
+
+
+def test_a_record_of_absurd_size_is_refused() -> None:
+    """Sums over such pages would not fit into any message."""
+    form = dataclasses.replace(FORM, layer_bytes=MAX_LAYER_BYTES + 1)
+    record = dataclasses.replace(RECORD, format=form)
+    assert decode_record(PAGE, encode_record(PAGE, record)) is None
 
 
 def test_a_layer_comes_back() -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from chunkmesh.coverage import MAX_LAYER_BYTES
 from chunkmesh.errors import InvalidRequest
+from chunkmesh.v1 import common_pb2
 from chunkmesh.v1 import hicache_pb2 as pb
 from hicache import codec
 from hicache.namespaces import NamespaceInfo
@@ -73,3 +75,16 @@ def test_what_a_namespace_stands_for_is_bounded() -> None:
         adapter="",
         salted=False,
     )
+
+
+def test_a_page_of_absurd_size_is_refused() -> None:
+    """Two of them would add up to more than any message can tell, for all who ask."""
+    request = pb.CommitRequest(
+        layers=common_pb2.LayerRange(first=0, last=4),
+        model_layers=4,
+        page_bytes=4 * MAX_LAYER_BYTES,
+    )
+    assert MAX_LAYER_BYTES == codec.coverage_of(request).layer_bytes
+    request.page_bytes = (1 << 64) - 1
+    with pytest.raises(InvalidRequest, match="bytes of a page"):
+        codec.coverage_of(request)

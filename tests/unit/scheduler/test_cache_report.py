@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 from prometheus_client import REGISTRY
 
 from scheduler.cache_counts import CacheCounts
@@ -76,3 +78,27 @@ def test_server_info_has_all_counts() -> None:
         info.num_loads_dropped,
         info.num_matches_recomputed,
     ] == list(range(1, 11))
+
+
+def test_host_memory_is_told_beside_the_devices() -> None:
+    """Its pages by state, what it had no room for, and how fast it is."""
+    names = ("host_evicted_pages_total", "host_dropped_pages_total", "unwritten_pages_total")
+    before = [_value(name) for name in names]
+    cache = CacheCounts(host_evicted_pages=1, host_dropped_pages=2, unwritten_pages=3)
+    now = dataclasses.replace(
+        _snapshot(cache),
+        num_host_pages=20,
+        num_host_cached_pages=12,
+        num_host_held_pages=5,
+        host_bytes_per_s=(2e9, 0.0),
+    )
+    CacheReport().show(now)
+    states = [_value("host_pages", state=state) for state in ("in_use", "cached", "free")]
+    assert states == [5, 7, 8]
+    assert [_value(name) - old for name, old in zip(names, before, strict=True)] == [1, 2, 3]
+    assert _value("host_bytes_per_second", stage="0") == 2e9
+    info = cache_info(now)
+    assert (info.num_host_pages, info.num_host_cached_pages) == (20, 12)
+    told = (info.num_host_evicted_pages, info.num_host_dropped_pages, info.num_unwritten_pages)
+    assert told == (1, 2, 3)
+    assert list(info.host_bytes_per_s) == [2e9, 0.0]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from scheduler.latency_model import PipelineLatency, StageLatency
-from scheduler.load_choice import LoadChoice
-from scheduler.load_rates import PRIOR_BYTES_PER_S, PRIOR_FIXED_S, LoadRates
+from scheduler.load_choice import LoadChoice, TierRates, Wanted
+from scheduler.load_rates import HOST_PRIOR, PRIOR_BYTES_PER_S, PRIOR_FIXED_S, LoadRates
 
 _CHOICE = LoadChoice(page_tokens=100, chunk_tokens=1000, min_tokens=300)
 _PAGE_BYTES = PRIOR_BYTES_PER_S / 100
@@ -19,6 +19,7 @@ def _choose(
     ms_per_page: float | None,
     ms_per_pair: float = 0.0,
     timeout_s: float | None = None,
+    num_host: int = 0,
 ) -> int:
     """Choose on two stages, the second one slower."""
     latency = None
@@ -26,8 +27,10 @@ def _choose(
         fast = StageLatency(ms_per_token=ms_per_page / 200)
         slow = StageLatency(ms_per_token=ms_per_page / 100, ms_per_pair=ms_per_pair)
         latency = PipelineLatency((fast, slow))
-    rates = LoadRates([int(_PAGE_BYTES)] * 2)
-    return _CHOICE.num_pages(wanted, rates, latency, timeout_s=timeout_s, now_s=0.0)
+    page_bytes = [int(_PAGE_BYTES)] * 2
+    rates = TierRates(redis=LoadRates(page_bytes), host=LoadRates(page_bytes, prior=HOST_PRIOR))
+    pages = Wanted(pages=wanted, num_host=num_host)
+    return _CHOICE.num_pages(pages, rates, latency, timeout_s=timeout_s, now_s=0.0)
 
 
 @pytest.mark.parametrize(("ms_per_page", "loaded"), [(9.0, 0), (11.0, 40)])
@@ -60,3 +63,21 @@ def test_without_a_latency_a_number_of_tokens_decides() -> None:
     """And the time limit is left to the stages."""
     assert _choose(range(2), ms_per_page=None) == 0
     assert _choose(range(3), ms_per_page=None, timeout_s=1e-9) == 3
+
+
+@pytest.mark.parametrize(("ms_per_page", "loaded"), [(0.5, 0), (5.0, 10), (20.0, 40)])
+def test_each_tier_is_weighed_by_its_own_rate(ms_per_page: float, loaded: int) -> None:
+    """Ten host pages at some 1.3 ms, thirty behind them in Redis at 10 ms."""
+    assert _choose(range(40), ms_per_page=ms_per_page, num_host=10) == loaded
+
+
+def test_the_time_limit_is_of_redis_alone() -> None:
+    """Host pages are there at once."""
+    limit_s = PRIOR_FIXED_S + 0.0705
+    assert _choose(range(40), ms_per_page=20.0, timeout_s=limit_s, num_host=10) == 17
+
+
+def test_without_a_latency_host_pages_are_always_loaded() -> None:
+    """A few pages of Redis behind them are not."""
+    assert _choose(range(3), ms_per_page=None, num_host=1) == 1
+    assert _choose(range(5), ms_per_page=None, num_host=2) == 5

@@ -21,6 +21,7 @@ def _hello(*points: ProfilePoint) -> pb.Hello:
     identity = Identity(
         incarnation="w",
         description=ScriptedStage(1, 3, 4, Script()).description,
+        host_capacity_tokens=0,
         kv_capacity_tokens=1024,
         peer=None,
         profile=points,

@@ -258,3 +258,15 @@ def test_who_attaches_again_has_served_others_meanwhile() -> None:
     second = _pool_ids(registry, ["a", "b"])
     assert second[0] == first[0]
     assert second[1] != first[1]
+
+
+@pytest.mark.parametrize(("host_tokens", "num_pages"), [((100, 70), 4), ((100, 0), 0)])
+def test_the_smallest_host_memory_counts(host_tokens: tuple[int, int], num_pages: int) -> None:
+    """A host page means the same page on every stage."""
+    registry = new_registry()
+    for name, layers, tokens in zip("ab", ((0, 3), (3, 6)), host_tokens, strict=True):
+        told = dataclasses.replace(hello(name, *layers), host_capacity_tokens=tokens)
+        registry.attach(told, 0.0)
+    (stands,) = stand(registry, ["a", "b"])
+    assert isinstance(stands, RouteStands)
+    assert stands.num_host_pages == num_pages

@@ -83,7 +83,7 @@ def test_load_of_a_leaver_is_cancelled() -> None:
     """Nothing of it is in flight, so its pages are another's at once; its row was never named."""
     route = _route(3)
     old, young = _queued(0, 15), _queued(1, 31)
-    young.load_end = 1
+    young.load_end = young.num_match_pages = 1
     young.lease_id = "L"
     route.admit(old, now_s=0.0)
     route.admit(young, now_s=0.0)

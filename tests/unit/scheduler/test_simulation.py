@@ -14,7 +14,13 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
-from scheduler.engine_config import CHUNK_STRATEGIES, ChunkStrategyName, EngineConfig, LoadPolicy
+from scheduler.engine_config import (
+    CHUNK_STRATEGIES,
+    ChunkStrategyName,
+    EngineConfig,
+    LoadPolicy,
+    WritePolicy,
+)
 from scheduler.events import Sampling
 from scheduler.latency_model import PipelineLatency, StageLatency
 from tests.simulated_mesh import NUM_PAGES, SimulatedMesh, run
@@ -44,6 +50,8 @@ class EngineMachine(RuleBasedStateMachine):
         max_requests=st.sampled_from((None, None, 1, 3)),
         device_cache=st.sampled_from((True, True, False)),
         load_policy=st.sampled_from(get_args(LoadPolicy)),
+        num_host_pages=st.sampled_from((0, 8, 24, 200)),
+        write_policy=st.sampled_from(get_args(WritePolicy)),
     )
     def start(
         self,
@@ -59,6 +67,8 @@ class EngineMachine(RuleBasedStateMachine):
         *,
         device_cache: bool,
         load_policy: LoadPolicy,
+        num_host_pages: int,
+        write_policy: WritePolicy,
     ) -> None:
         """Form a mesh; without a seed it has no latency."""
         config = EngineConfig(
@@ -75,10 +85,15 @@ class EngineMachine(RuleBasedStateMachine):
             max_chunk_ms=None if seed is None or seed % 2 else 2.0,
             enable_prefix_caching=device_cache,
             load_policy=load_policy,
+            write_policy=write_policy,
         )
         latency = None if seed is None else _latency(random.Random(seed), num_stages)  # noqa: S311 - a fixed order, not a secret
         self.mesh = SimulatedMesh(
-            config, num_stages=num_stages, num_pages=num_pages, latency=latency
+            config,
+            num_stages=num_stages,
+            num_pages=num_pages,
+            num_host_pages=num_host_pages,
+            latency=latency,
         )
 
     @rule(
@@ -135,6 +150,11 @@ class EngineMachine(RuleBasedStateMachine):
         """Let everything end, so that what comes next can hit what was stored."""
         assert not run(self.mesh, rng.randrange, num_moves=100_000)
         self.mesh.check_end()
+
+    @rule()
+    def drain(self) -> None:
+        """Let the scheduler begin to write back, whatever goes on."""
+        self.mesh.drain()
 
     @rule()
     def evict(self) -> None:
@@ -204,6 +224,8 @@ def _soak(
     most_new: int = 12,
     strategy: ChunkStrategyName | None = None,
     device_cache: bool = True,
+    num_host_pages: int = 0,
+    write_policy: WritePolicy = "write_through",
 ) -> SimulatedMesh:
     """Serve 60 requests that share prefixes, cancelling some, on up to 4 stages.
 
@@ -220,10 +242,17 @@ def _soak(
         chunk_strategy=strategy or "fixed",
         enable_prefix_caching=device_cache,
         load_policy=rng.choice(get_args(LoadPolicy)),
+        write_policy=write_policy,
     )
     num_stages = rng.randint(1, 4)
     latency = _latency(rng, num_stages) if strategy else None
-    mesh = SimulatedMesh(config, num_stages=num_stages, num_pages=num_pages, latency=latency)
+    mesh = SimulatedMesh(
+        config,
+        num_stages=num_stages,
+        num_pages=num_pages,
+        num_host_pages=num_host_pages,
+        latency=latency,
+    )
     for index in range(60):
         spec = make_spec(
             f"r{index}",
@@ -253,6 +282,10 @@ def _counts(meshes: Sequence[SimulatedMesh]) -> Counter[str]:
         cache = mesh.engine.snapshot().cache
         total["evicted"] += cache.evicted_pages
         total["found"] += cache.device_hit_tokens
+        total["host"] += cache.host_hit_tokens
+        total["host evicted"] += cache.host_evicted_pages
+        total["redis"] += cache.redis_hit_tokens
+        total["in redis"] += len(mesh.redis)
         total.update(cache.loads)
     return total
 
@@ -289,6 +322,34 @@ def test_soak_of_small_pools_reaches_what_it_is_for(*, device_cache: bool) -> No
     total = sum(mesh.engine.snapshot().num_preemptions for mesh in meshes)
     assert total >= sum(end.num_preemptions > 0 for end in ends)
     assert (_counts(meshes)["evicted"] > 1000) == device_cache
+
+
+@pytest.mark.parametrize("write_policy", get_args(WritePolicy))
+@pytest.mark.parametrize("num_host_pages", [0, 24])
+def test_soak_of_tiers_reaches_what_it_is_for(
+    num_host_pages: int, write_policy: WritePolicy
+) -> None:
+    """Every tier is hit and evicts, whatever it takes in and when."""
+    meshes = [
+        _soak(
+            seed,
+            num_pages=20,
+            most_prompt=50,
+            num_host_pages=num_host_pages,
+            write_policy=write_policy,
+        )
+        for seed in range(8)
+    ]
+    assert not any(mesh.clients.failed for mesh in meshes)
+    counts = _counts(meshes)
+    assert counts["evicted"] > 500
+    assert (counts["host"] > 1000) == (counts["host evicted"] > 100) == bool(num_host_pages)
+    assert counts["redis"] > 30
+    for mesh in meshes:
+        mesh.drain()
+        assert not run(mesh, lambda _: 0, num_moves=10_000)
+        mesh.check_end()
+    assert (_counts(meshes)["in redis"] > counts["in redis"]) == (write_policy == "write_back")
 
 
 @pytest.mark.parametrize("strategy", CHUNK_STRATEGIES)

@@ -5,18 +5,32 @@ from __future__ import annotations
 import numpy as np
 
 from chunkmesh.pages import extend_chain
+from scheduler.cache_counts import CacheCounts
+from scheduler.engine_config import EngineConfig, WritePolicy
 from scheduler.pages import PageAllocator
 from scheduler.part import Part
 from scheduler.request import Request
 from scheduler.stores import Stores
+from scheduler.tiers import Tiers
 from tests.specs import NAMESPACE, make_spec
 
 _OTHER = b"o" * 32
 
 
-def _stores(pages: PageAllocator, max_outstanding: int = 4) -> Stores:
+def _stores(
+    tiers: Tiers, max_outstanding: int = 4, policy: WritePolicy = "write_through"
+) -> Stores:
     """Return stores of two stages."""
-    return Stores(pages=pages, num_stages=2, page_tokens=16, max_outstanding=max_outstanding)
+    config = EngineConfig(
+        page_tokens=16,
+        chunked_prefill_tokens=64,
+        max_running_requests=8,
+        max_queued_requests=8,
+        load_timeout_s=1.0,
+        max_outstanding_stores=max_outstanding,
+        write_policy=policy,
+    )
+    return Stores(tiers=tiers, page_bytes=(0, 0), config=config, counts=CacheCounts())
 
 
 def _request(request_id: str, pages: PageAllocator, namespace: bytes = NAMESPACE) -> Request:
@@ -32,9 +46,10 @@ def _chunk(request: Request, end: int) -> Part:
 
 def test_keys_are_the_chain_of_the_prompt() -> None:
     """A wrong parent would hang the page into another prompt's prefix."""
-    pages = PageAllocator(8)
+    tiers = Tiers(num_pages=8)
+    pages = tiers.device
     request = _request("a", pages)
-    store = _stores(pages).start((_chunk(request, 40),))
+    store = _stores(tiers).start((_chunk(request, 40),))
     assert store is not None
     first, second = extend_chain(NAMESPACE, np.arange(32, dtype=np.uint32), 16)
     keys = [(page.digest, page.parent, page.page_index, page.page_id) for page in store.pages]
@@ -43,8 +58,9 @@ def test_keys_are_the_chain_of_the_prompt() -> None:
 
 def test_commits_are_told_by_namespace() -> None:
     """Pages of two tenants in one microbatch must not meet in one tree, nor in Redis."""
-    pages = PageAllocator(8)
-    stores = _stores(pages)
+    tiers = Tiers(num_pages=8)
+    pages = tiers.device
+    stores = _stores(tiers)
     one, two = _request("a", pages), _request("b", pages, _OTHER)
     order = stores.start((_chunk(one, 40), _chunk(two, 17)))
     assert order is not None
@@ -56,8 +72,9 @@ def test_commits_are_told_by_namespace() -> None:
 
 def test_pages_are_pinned_until_all_stages_answered() -> None:
     """A stage that still reads a page must not see another request's."""
-    pages = PageAllocator(8)
-    stores = _stores(pages)
+    tiers = Tiers(num_pages=8)
+    pages = tiers.device
+    stores = _stores(tiers)
     request = _request("a", pages)
     stores.start((_chunk(request, 40),))
     pages.release(request.page_ids)
@@ -70,7 +87,61 @@ def test_pages_are_pinned_until_all_stages_answered() -> None:
 
 def test_nothing_is_stored_when_none_may_be_outstanding() -> None:
     """The cache can be off."""
-    pages = PageAllocator(8)
+    tiers = Tiers(num_pages=8)
+    pages = tiers.device
     request = _request("a", pages)
-    stores = _stores(pages, max_outstanding=0)
+    stores = _stores(tiers, max_outstanding=0)
     assert stores.start((_chunk(request, 40),)) is None
+
+
+def _hold(tiers: Tiers, request: Request) -> None:
+    """Let a request's two full pages be found."""
+    tiers.device.keep(NAMESPACE, request.leading_digests(2, 16), request.page_ids[:2])
+
+
+def test_what_leaves_the_devices_is_written_back_unless_host_memory_has_it() -> None:
+    """Each page is written once, when the last tier that has it needs its room."""
+    tiers = Tiers(num_pages=3, num_host_pages=1)
+    stores = _stores(tiers, policy="write_back")
+    request = _request("a", tiers.device)
+    _hold(tiers, request)
+    digests = request.leading_digests(2, 16)
+    tiers.host.save(NAMESPACE, digests, request.page_ids, 0)
+    tiers.device.release(request.drop_pages())
+    tiers.device.allocate(3)
+    (order,) = stores.gone()
+    told = (order.in_turn, order.tier, [page.digest for page in order.pages])
+    assert told == (True, "device", [digests[1]])
+    assert stores.gone() == []
+
+
+def test_what_is_written_back_is_bounded_and_the_rest_counted() -> None:
+    """A Redis that is slow costs hits, and nobody waits for it."""
+    tiers = Tiers(num_pages=3)
+    stores = _stores(tiers, max_outstanding=0, policy="write_back")
+    request = _request("a", tiers.device)
+    _hold(tiers, request)
+    tiers.device.release(request.drop_pages())
+    tiers.device.allocate(3)
+    assert stores.gone() == []
+    assert stores.counts.unwritten_pages == 2
+
+
+def test_a_flush_goes_on_as_its_stores_end() -> None:
+    """Pages are pinned while they are written; what a stage did not write may be tried again."""
+    tiers = Tiers(num_pages=16)
+    stores = _stores(tiers, max_outstanding=1, policy="write_back")
+    requests = [_request(name, tiers.device, name.encode() * 32) for name in "ab"]
+    for request in requests:
+        digests = request.leading_digests(2, 16)
+        tiers.device.keep(request.spec.namespace, digests, request.page_ids[:2])
+        tiers.device.release(request.drop_pages())
+    stores.flush()
+    (order,) = stores.go_on()
+    assert len(order.pages) == stores.num_unwritten == 4
+    assert (stores.go_on(), tiers.device.num_free) == ([], 12)
+    stores.stored(0, 0, (0, 1, 2, 3))
+    stores.stored(1, 0, (0, 1, 2))
+    assert (stores.num_unwritten, tiers.device.num_free) == (0, 16)
+    written = [tiers.is_stored(page.digest) for page in order.pages]
+    assert written == [True, True, True, False]

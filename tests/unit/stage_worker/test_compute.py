@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import queue
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import cast
 
 import numpy as np
@@ -13,6 +14,7 @@ import pytest
 from chunkmesh.v1 import stage_pb2 as pb
 from stage_worker.completions import MOST_LAUNCHED
 from stage_worker.compute import BeginEpoch, Compute, CopyPages, ForgetRow, Listener, Order
+from stage_worker.host_pages import HostPages
 from stage_worker.orders import Entry, Microbatch, SamplingRow
 from stage_worker.page_io import PageIO
 from stage_worker.stage import Stage
@@ -73,7 +75,9 @@ def start(stage: Stage) -> Thread:
     acks: queue.SimpleQueue[pb.Ack] = queue.SimpleQueue()
     crashes: queue.SimpleQueue[BaseException] = queue.SimpleQueue()
     listener = Listener(acked=acks.put, fault=lambda *_: None, crashed=crashes.put)
-    thread = Thread(Compute(stage, cast("PageIO", None), listener), acks, crashes)
+    thread = Thread(
+        Compute(stage, cast("PageIO", SimpleNamespace(host=HostPages(0))), listener), acks, crashes
+    )
     thread.compute.start()
     return thread
 

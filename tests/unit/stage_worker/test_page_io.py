@@ -16,7 +16,8 @@ from chunkmesh.errors import CacheFault
 from chunkmesh.page_record import Bytes, PageRecord, decode_record
 from chunkmesh.stored_page import PageRead
 from stage_worker.orders import StorePage
-from stage_worker.page_io import LoadResult, PageIO, PageIOLimits, StoreResult
+from stage_worker.page_io import PageIO
+from stage_worker.page_jobs import LoadResult, PageIOLimits, StoreResult
 from tests.page_samples import FORM, NAMESPACE, layer_data, parents
 from tests.played_store import DIGESTS, LAYERS, PAGE_BYTES, PlayedStage, PlayedStore
 
@@ -87,7 +88,7 @@ def test_what_was_stored_is_loaded(page_io: PageIO, results: Results) -> None:
     assert taken is not None
     for page, digest in enumerate(DIGESTS[:2]):
         for index, layer in enumerate(LAYERS):
-            assert taken[page, index].tobytes() == layer_data(digest, layer).tobytes()
+            assert taken.ready[page, index].tobytes() == layer_data(digest, layer).tobytes()
 
 
 def test_records_tell_of_each_page_what_it_is(
@@ -202,7 +203,7 @@ def test_an_ended_load_gives_what_was_read(
     page_io: PageIO, store: PlayedStore, results: Results, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """At a deadline the front is worth having; what is read later is nobody's."""
-    monkeypatch.setattr("stage_worker.page_io._FIRST_GROUP_BYTES", PAGE_BYTES)
+    monkeypatch.setattr("stage_worker.page_jobs._FIRST_GROUP_BYTES", PAGE_BYTES)
     page_io.store(1, pages(0, 1, 2))
     results.get(timeout=5)
     in_second_group = threading.Event()
@@ -227,7 +228,7 @@ def test_an_ended_load_gives_what_was_read(
     store.may_go.set()
     taken = page_io.take(2)
     assert taken is not None
-    assert taken[:, 0].tobytes() == layer_data(DIGESTS[0], LAYERS[0]).tobytes()
+    assert taken.ready[:, 0].tobytes() == layer_data(DIGESTS[0], LAYERS[0]).tobytes()
     page_io.load(3, DIGESTS[:1])
     assert results.get(timeout=5) == LoadResult(load_id=3, num_pages=1, bad_digests=())
 
@@ -324,8 +325,8 @@ def test_taken_pages_are_writable(page_io: PageIO, results: Results) -> None:
     results.get(timeout=5)
     taken = page_io.take(2)
     assert taken is not None
-    assert taken.flags.writeable
-    assert taken.dtype == np.uint8
+    assert taken.ready.flags.writeable
+    assert taken.ready.dtype == np.uint8
 
 
 def test_a_bug_on_an_io_thread_is_told(store: PlayedStore, results: Results) -> None:

@@ -24,9 +24,9 @@ def test_pages_are_taken_once_and_their_room_is_free() -> None:
     load.pages[:] = 7
     load.num_read = 2
     assert staging.finish(load)
-    pages = staging.take(1)
-    assert pages is not None
-    assert pages.shape == (2, 2, 10)
+    taken = staging.take(1)
+    assert taken is not None
+    assert taken.ready.shape == (2, 2, 10)
     assert staging.take(1) is None
     assert staging.num_bytes == 0
 
@@ -74,4 +74,4 @@ def test_an_ended_load_wants_no_more() -> None:
     assert not staging.finish(load)
     taken = staging.take(1)
     assert taken is not None
-    assert len(taken) == 1
+    assert len(taken.ready) == 1

@@ -80,6 +80,13 @@ def test_damage_is_named(file: Path, at: int, value: bytes, words: str) -> None:
         list(read_page_file(file))
 
 
+def test_something_behind_the_end_is_named(file: Path) -> None:
+    """Two files joined by mistake are not one."""
+    file.write_bytes(file.read_bytes() + b"x")
+    with pytest.raises(ConfigError, match="stands behind its end"):
+        check_page_file(file)
+
+
 def test_a_damaged_message_is_named(file: Path) -> None:
     """The check of the form does not look into messages; reading does."""
     data = bytearray(file.read_bytes())

@@ -71,3 +71,12 @@ def test_a_file_that_cannot_be_read(tmp_path: Path, capsys: pytest.CaptureFixtur
             read_warm_file(tmp_path / name, whole=False, cache_salt="")
         assert 2 == ended.value.exit_code
         assert name in capsys.readouterr().err
+
+
+def test_a_line_of_endless_depth(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Brackets without end are wrong usage, and the line is named."""
+    path = tmp_path / "prompts.jsonl"
+    path.write_text("[" * 100_000)
+    with pytest.raises(typer.Exit):
+        read_warm_file(path, whole=False, cache_salt="")
+    assert f"{path}:1" in capsys.readouterr().err

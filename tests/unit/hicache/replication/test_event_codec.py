@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chunkmesh.coverage import Coverage, layer_mask
+from chunkmesh.coverage import MAX_LAYER_BYTES, Coverage, layer_mask
 from hicache.changes import ChangeKind, Stored, Summary
 from hicache.replication.event_codec import (
     MAX_EVENT_BYTES,
@@ -31,7 +33,9 @@ from hicache.replication.events import (
 from tests.page_samples import NAMESPACE, chain
 
 DIGESTS = chain(3)
-SPLIT = Coverage(layers=layer_mask(0, 2) | layer_mask(70, 80), model_layers=80, layer_bytes=1 << 33)
+SPLIT = Coverage(
+    layers=layer_mask(0, 2) | layer_mask(70, 80), model_layers=80, layer_bytes=MAX_LAYER_BYTES
+)
 COMMITTED = Committed(
     namespace=NAMESPACE,
     stored=Stored(
@@ -85,6 +89,14 @@ def test_what_was_written_is_read() -> None:
     """All kinds, one behind the other."""
     data = b"".join(map(encode_event, EVENTS))
     assert EVENTS == list(decode_events(data))
+
+
+def test_pages_of_absurd_size_are_passed_over() -> None:
+    """Sums of such sizes would not fit into any message."""
+    coverage = dataclasses.replace(SPLIT, layer_bytes=MAX_LAYER_BYTES + 1)
+    stored = dataclasses.replace(COMMITTED.stored, coverage=coverage)
+    event = dataclasses.replace(COMMITTED, stored=stored)
+    assert [None] == list(decode_events(encode_event(event)))
 
 
 @pytest.mark.parametrize("event", EVENTS, ids=lambda event: type(event).__name__)

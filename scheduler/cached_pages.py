@@ -1,4 +1,6 @@
-"""Which pages of a route's KV pool hold which prefix, so that later requests may use them. Pure.
+"""Which pages of one memory hold which prefix, so that later requests may use them. Pure.
+
+The memory is a route's KV pool, or what its stages keep of it in host memory.
 
 A page enters once it is full and acknowledged by all stages; its parent is there already. It is
 idle while nobody holds it, and only then evicted: least recently used first, leaves before what
@@ -15,15 +17,18 @@ import heapq
 from collections.abc import Iterable, Sequence
 
 from chunkmesh.errors import InvariantViolated
-from scheduler.cache_counts import CacheCounts
+from scheduler.actions import PageToStore
 
 
 @dataclasses.dataclass(slots=True, kw_only=True, eq=False)
 class _Page:
-    """A page of the pool that may be found."""
+    """A page of the memory that may be found."""
 
     page_id: int
     digest: bytes
+    namespace: bytes
+    page_index: int
+    """Of the page in its prompt: 0 without a parent, else the parent's + 1."""
     parent: _Page | None
     """None for the first page of a prompt; else in the index, too."""
     children: dict[int, _Page] = dataclasses.field(default_factory=dict)
@@ -35,14 +40,13 @@ class _Page:
     """Whether it stands in the queue of leaves."""
 
 
-class DevicePages:
-    """Owner of the index of one pool."""
+class CachedPages:
+    """Owner of the index of one memory."""
 
-    def __init__(self, counts: CacheCounts | None = None) -> None:
-        """Begin with no page; count evictions in counts."""
+    def __init__(self) -> None:
+        """Begin with no page."""
         self.num_idle = 0
         """Pages that nobody holds; 0 <= num_idle <= len(self)."""
-        self._counts = counts or CacheCounts()
         self._by_digest: dict[bytes, _Page] = {}
         self._by_id: dict[int, _Page] = {}
         self._leaves: list[tuple[int, int, _Page]] = []
@@ -69,17 +73,34 @@ class DevicePages:
         """Return where pages lie that are here."""
         return tuple(self._by_digest[digest].page_id for digest in digests)
 
-    def insert(self, digests: Sequence[bytes], page_ids: Sequence[int]) -> list[int]:
+    def find(self, digests: Iterable[bytes]) -> list[PageToStore]:
+        """Return those of some pages that are here."""
+        return [_described(page) for each in digests if (page := self._by_digest.get(each))]
+
+    def has(self, digest: bytes) -> bool:
+        """Whether a page is here."""
+        return digest in self._by_digest
+
+    def insert(
+        self, namespace: bytes, digests: Sequence[bytes], page_ids: Sequence[int]
+    ) -> list[int]:
         """Take in a prompt's leading pages, all of them held; return those that are new.
 
         One whose tokens another page has already stays out.
         """
         first = self.count(digests, len(digests))
         parent = self._by_digest[digests[first - 1]] if first else None
-        for digest, page_id in zip(digests[first:], page_ids[first:], strict=True):
+        new = zip(digests[first:], page_ids[first:], strict=True)
+        for page_index, (digest, page_id) in enumerate(new, start=first):
             if page_id in self._by_id:
                 raise InvariantViolated(f"page {page_id} holds two prefixes")
-            page = _Page(page_id=page_id, digest=digest, parent=parent)
+            page = _Page(
+                page_id=page_id,
+                digest=digest,
+                namespace=namespace,
+                page_index=page_index,
+                parent=parent,
+            )
             if parent is not None:
                 parent.children[page_id] = page
             self._by_digest[digest] = self._by_id[page_id] = parent = page
@@ -102,7 +123,13 @@ class DevicePages:
             self.num_idle += 1
             self._queue_leaf(page)
 
-    def evict(self, num_pages: int) -> list[int]:
+    def rested(self) -> list[PageToStore]:
+        """Return the idle pages, the last used first, and a page before what hangs on it."""
+        idle = [page for page in self._by_id.values() if page.is_idle]
+        idle.sort(key=lambda page: (-page.last_used, page.page_index))
+        return [_described(page) for page in idle]
+
+    def evict(self, num_pages: int) -> list[PageToStore]:
         """Forget num_pages idle pages; return all that are forgotten.
 
         Leaves first; an idle page with held ones below it only when no idle leaf is left, and then
@@ -114,19 +141,19 @@ class DevicePages:
         if num_pages > self.num_idle:
             raise InvariantViolated(f"{num_pages} pages to evict, {self.num_idle} are idle")
         most_idle = self.num_idle - num_pages
-        forgotten: list[int] = []
+        forgotten: list[_Page] = []
         while self.num_idle > most_idle:
             page = self._take_leaf() or self._oldest_idle()
             forgotten += self._forget_below(page)
-        self._counts.evicted_pages += len(forgotten)
-        return forgotten
+        return [_described(page) for page in forgotten]
 
     def forget(self, page_ids: Iterable[int]) -> list[int]:
         """Forget those of the pages that are in here, and all below them; return which."""
         forgotten: list[int] = []
         for page_id in page_ids:
             if page_id in self._by_id:
-                forgotten += self._forget_below(self._by_id[page_id])
+                below = self._forget_below(self._by_id[page_id])
+                forgotten += [page.page_id for page in below]
         return forgotten
 
     def clear(self) -> int:
@@ -155,7 +182,7 @@ class DevicePages:
         }
         broken = [name for name, holds in checks.items() if not holds]
         if broken:
-            raise InvariantViolated(f"device pages: wrong {', '.join(broken)}")
+            raise InvariantViolated(f"cached pages: wrong {', '.join(broken)}")
 
     def _hangs_right(self, page: _Page) -> bool:
         """Whether a page and its parent know each other."""
@@ -190,16 +217,26 @@ class DevicePages:
             key=lambda page: page.last_used,
         )
 
-    def _forget_below(self, top: _Page) -> list[int]:
-        """Forget a page and all below it; return their ids."""
+    def _forget_below(self, top: _Page) -> list[_Page]:
+        """Forget a page and all below it; return them."""
         if top.parent is not None:
             del top.parent.children[top.page_id]
             self._queue_leaf(top.parent)
-        pending, forgotten = [top], []
+        pending, forgotten = [top], list[_Page]()
         while pending:
             page = pending.pop()
             pending += page.children.values()
             del self._by_digest[page.digest], self._by_id[page.page_id]
             self.num_idle -= page.is_idle
-            forgotten.append(page.page_id)
+            forgotten.append(page)
         return forgotten
+
+
+def _described(page: _Page) -> PageToStore:
+    return PageToStore(
+        namespace=page.namespace,
+        digest=page.digest,
+        parent=page.namespace if page.parent is None else page.parent.digest,
+        page_index=page.page_index,
+        page_id=page.page_id,
+    )

@@ -1,4 +1,4 @@
-"""DevicePages and PageAllocator together: what is found, and what goes when room is needed."""
+"""CachedPages and PageAllocator together: what is found, and what goes when room is needed."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ import random
 import pytest
 
 from chunkmesh.errors import InvariantViolated
-from scheduler.cache_counts import CacheCounts
 from scheduler.pages import PageAllocator
+
+NAMESPACE = b"n" * 32
 
 
 def _chain(name: str, num_pages: int) -> list[bytes]:
@@ -19,7 +20,7 @@ def _chain(name: str, num_pages: int) -> list[bytes]:
 def _cached(pages: PageAllocator, name: str, num_pages: int) -> tuple[int, ...]:
     """Let a prompt be computed and end; return its pages."""
     ids = pages.allocate(num_pages)
-    pages.keep(_chain(name, num_pages), ids)
+    pages.keep(NAMESPACE, _chain(name, num_pages), ids)
     pages.release(ids)
     return ids
 
@@ -68,14 +69,15 @@ def test_what_is_held_stays() -> None:
 
 def test_empty_pages_are_handed_out_before_any_is_evicted() -> None:
     """Contents are worth more than a long run."""
-    counts = CacheCounts()
-    pages = PageAllocator(8, counts)
+    pages = PageAllocator(8)
     ids = _cached(pages, "abcd", 4)
     pages.allocate(4)
     assert _found(pages, "abcd", 4) == ids
-    assert counts.evicted_pages == 0
+    assert pages.take_evicted() == []
     pages.allocate(2)
-    assert counts.evicted_pages == 2
+    told = [(page.page_index, page.page_id, page.parent) for page in pages.take_evicted()]
+    assert told == [(3, ids[3], b"abc"), (2, ids[2], b"ab")]
+    assert pages.take_evicted() == []
 
 
 def test_the_longest_unused_goes_first() -> None:
@@ -104,8 +106,8 @@ def test_the_same_tokens_computed_twice_are_known_once() -> None:
     """Two prompts that ran side by side: the second one's pages are free when it ends."""
     pages = PageAllocator(8)
     first, second = pages.allocate(3), pages.allocate(3)
-    pages.keep(_chain("abc", 3), first)
-    pages.keep(_chain("abx", 3), second)
+    pages.keep(NAMESPACE, _chain("abc", 3), first)
+    pages.keep(NAMESPACE, _chain("abx", 3), second)
     pages.release(second)
     assert pages.cached.num_idle == 1
     assert _found(pages, "abx", 3) == (*first[:2], second[2])
@@ -117,14 +119,14 @@ def test_what_hangs_on_an_evicted_page_is_forgotten() -> None:
     """Idle pages with held ones below them go only when nothing else is left."""
     pages = PageAllocator(6)
     first, second = pages.allocate(2), pages.allocate(3)
-    pages.keep(_chain("ab", 2), first)
-    pages.keep(_chain("abc", 3), second)
+    pages.keep(NAMESPACE, _chain("ab", 2), first)
+    pages.keep(NAMESPACE, _chain("abc", 3), second)
     pages.release(first)
     assert pages.num_free == 3
     pages.allocate(3)
     assert _found(pages, "abc", 3) == ()
     pages.check_integrity()
-    pages.keep(_chain("abc", 3), second)
+    pages.keep(NAMESPACE, _chain("abc", 3), second)
     assert _found(pages, "abc", 3) == second
 
 
@@ -133,7 +135,7 @@ def test_flushing_leaves_holders_alone() -> None:
     pages = PageAllocator(8)
     _cached(pages, "ab", 2)
     held = pages.allocate(2)
-    pages.keep(_chain("xy", 2), held)
+    pages.keep(NAMESPACE, _chain("xy", 2), held)
     generation = pages.generation
     assert pages.forget_cached() == 4
     assert pages.generation > generation
@@ -171,9 +173,9 @@ def test_one_page_cannot_hold_two_prefixes() -> None:
     """It would be read as what it is not."""
     pages = PageAllocator(8)
     ids = pages.allocate(2)
-    pages.keep(_chain("ab", 2), ids)
+    pages.keep(NAMESPACE, _chain("ab", 2), ids)
     with pytest.raises(InvariantViolated, match="two prefixes"):
-        pages.keep(_chain("xy", 2), ids)
+        pages.keep(NAMESPACE, _chain("xy", 2), ids)
 
 
 class _Prompt:
@@ -198,7 +200,7 @@ def test_it_agrees_with_a_naive_model(seed: int) -> None:
         if running and rng.random() < 0.5:
             prompt = running.pop(rng.randrange(len(running)))
             if rng.random() < 0.8:
-                pages.keep(_chain(prompt.name, len(prompt.ids)), prompt.ids)
+                pages.keep(NAMESPACE, _chain(prompt.name, len(prompt.ids)), prompt.ids)
             pages.release(prompt.ids)
         elif rng.random() < 0.02:
             pages.forget_cached()

@@ -1,0 +1,157 @@
+"""What page I/O is asked for and what becomes of it: loads, stores, and their parts."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from prometheus_client import Counter
+
+from chunkmesh.page_record import (
+    EncodedPage,
+    PageFormat,
+    PageMemory,
+    PageRecord,
+    encode_page,
+)
+from chunkmesh.stored_page import PageRead
+from stage_worker.host_pages import HostPages
+from stage_worker.orders import StorePage
+from stage_worker.page_store import PageReader
+from stage_worker.staging import StagedLoad
+
+_GROUP_BYTES = 16 << 20
+"""About what is read or written between two looks at whether it is still wanted."""
+_FIRST_GROUP_BYTES = 1 << 20
+"""Of a load; each group has twice as much as the one before. So a load that has to end early has
+something, and a long one still reads in large pieces."""
+
+_NOT_LOADED = Counter(
+    "chunkmesh_pages_not_loaded",
+    "Cached pages that were to be loaded and were not, by what ended their load.",
+    ["reason"],
+)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class LoadResult:
+    """A load ended."""
+
+    load_id: int
+    num_pages: int
+    """Leading pages that wait for take; with 0 the load is forgotten already."""
+    num_host_pages: int = 0
+    """Of those, how many are in host memory."""
+    bad_digests: tuple[bytes, ...]
+    """Pages found missing or damaged; empty if Redis did not answer."""
+    num_bytes: int = dataclasses.field(default=0, compare=False)
+    """Of those pages that are not."""
+    took_us: int = dataclasses.field(default=0, compare=False)
+    """Since load was called."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class StoreResult:
+    """A store ended; its pages need no pin any more."""
+
+    store_id: int
+    stored: tuple[int, ...]
+    """Indices of the pages that are in Redis for this stage's layers."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class PageIOLimits:
+    """Bounds on memory."""
+
+    staging_bytes: int = 1 << 30
+    """Of loads that were neither taken nor cancelled."""
+    store_bytes: int = 256 << 20
+    """Of pages that stores under way hold."""
+    host: HostPages = dataclasses.field(default_factory=lambda: HostPages(0))
+    """Memory for host pages."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class LoadJob:
+    """A load that has not ended."""
+
+    form: PageFormat
+    digests: tuple[bytes, ...]
+    """Of the pages to read; host pages lie before them."""
+    staged: StagedLoad
+    begun_s: float = dataclasses.field(default_factory=time.monotonic)
+
+    def note(
+        self, digests: Sequence[bytes], reads: Sequence[PageRead]
+    ) -> tuple[tuple[bytes, ...], str | None]:
+        """Count the good ones of the next pages that were read.
+
+        Return those that are bad, and why the load ends here, unless all are good.
+        """
+        num_good = next((i for i, read in enumerate(reads) if read != "ok"), len(reads))
+        self.staged.num_read += num_good
+        bad = tuple(digest for digest, read in zip(digests, reads, strict=False) if read != "ok")
+        if num_good == len(digests):
+            return bad, None
+        return bad, reads[num_good] if reads else "redis"
+
+    def result(self, bad_digests: tuple[bytes, ...], why_not_all: str) -> LoadResult:
+        """Return what is told of a finished load, and count what it lacks."""
+        num_pages = self.staged.num_pages or 0
+        if num_pages < len(self.digests):
+            _NOT_LOADED.labels(reason=why_not_all).inc(len(self.digests) - num_pages)
+        return LoadResult(
+            load_id=self.staged.load_id,
+            num_pages=len(self.staged.host_ids) + num_pages,
+            num_host_pages=len(self.staged.host_ids),
+            bad_digests=bad_digests,
+            num_bytes=self.staged.ready.nbytes,
+            took_us=round(1e6 * (time.monotonic() - self.begun_s)),
+        )
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class StoreJob:
+    """A store that has not ended."""
+
+    epoch: int
+    form: PageFormat
+    store_id: int
+    pages: tuple[StorePage, ...]
+    """Empty if the store was dropped."""
+    from_host: bool
+    """Whether they lie in host memory."""
+    page_bytes: int
+    num_bytes: int = 0
+    """That are counted for it."""
+    copies: tuple[EncodedPage, ...] | None = None
+    """Of the pages, if they are made in turn and were made."""
+
+
+def encoded(
+    page: StorePage, form: PageFormat, layers: range, source: PageReader, memory: PageMemory
+) -> EncodedPage:
+    """Copy a page out of its source into memory, with what Redis is to know of it."""
+    record = PageRecord(
+        format=form, namespace=page.namespace, parent=page.parent, page_index=page.page_index
+    )
+    data = ((layer, np.ravel(source.read_page(layer, page.page_id))) for layer in layers)
+    return encode_page(page.digest, record, data, memory)
+
+
+def equal_groups(num_pages: int, page_bytes: int) -> Iterator[slice]:
+    """Cut pages into groups of about the same bytes."""
+    step = max(1, _GROUP_BYTES // page_bytes)
+    for start in range(0, num_pages, step):
+        yield slice(start, min(start + step, num_pages))
+
+
+def growing_groups(num_pages: int, page_bytes: int) -> Iterator[slice]:
+    """Cut pages into groups, each of about twice the bytes of the one before, up to a limit."""
+    start, group_bytes = 0, _FIRST_GROUP_BYTES
+    while start < num_pages:
+        end = min(num_pages, start + max(1, group_bytes // page_bytes))
+        yield slice(start, end)
+        start, group_bytes = end, min(2 * group_bytes, _GROUP_BYTES)
