@@ -1,4 +1,7 @@
-"""Which server holds a key, where pages are spread over several. Pure."""
+"""Which server holds a key, where pages are spread over several.
+
+Pure; of redis-py only the hash of cluster slots is used.
+"""
 
 from __future__ import annotations
 

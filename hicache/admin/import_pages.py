@@ -9,6 +9,7 @@ from typing import Annotated
 import grpc
 import typer
 
+from chunkmesh.cli.option_groups import takes_options
 from chunkmesh.errors import ConfigError
 from chunkmesh.v1 import hicache_pb2 as pb
 from hicache.admin import flags
@@ -22,19 +23,18 @@ app = typer.Typer()
 
 
 @app.command("import")
+@takes_options
 def import_pages(
     context: typer.Context,
     file: Annotated[Path, typer.Argument(help="File that export wrote.")],
     *,
-    dry_run: flags.DryRun = False,
-    yes: flags.Yes = False,
+    consent: Consent,
     as_json: flags.Json = False,
 ) -> None:
     """Store the pages of a file after checking each value; those that are there stay.
 
     Status 1 if a page was refused.
     """
-    consent = Consent(dry_run=dry_run, yes=yes)
     consent.check()
 
     def change(dry: bool) -> pb.ImportResponse:
@@ -48,7 +48,7 @@ def import_pages(
     except ConfigError as error:
         fail(str(error), EXIT_ERROR)
     values = {
-        "dry_run": dry_run,
+        "dry_run": consent.dry_run,
         "num_pages": reply.num_pages,
         "num_bytes": reply.num_bytes,
         "num_known": reply.num_known,

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from chunkmesh.cli.option_groups import takes_options
 from chunkmesh.pages import DIGEST_BYTES
 from chunkmesh.v1 import hicache_pb2 as pb
 from hicache.admin import flags, namespaces
@@ -45,19 +46,18 @@ def list_quotas(context: typer.Context, as_json: flags.Json = False) -> None:
 
 
 @app.command("set")
+@takes_options
 def set_quota(
     context: typer.Context,
     target: _Target,
     size: Annotated[str, typer.Argument(help="Most bytes, values only: 10GiB, 512MiB.")],
     *,
     scheduler: flags.Scheduler = flags.SCHEDULER,
-    dry_run: flags.DryRun = False,
-    yes: flags.Yes = False,
+    consent: Consent,
     as_json: flags.Json = False,
 ) -> None:
     """Bound the bytes of a namespace; what is over the bound goes at once."""
     max_bytes = parsed("SIZE", size, parse_size)
-    consent = Consent(dry_run=dry_run, yes=yes)
     consent.check()
     namespace, said = _resolve(context, target, scheduler)
     wanted = f"Bound {said} to {size_text(max_bytes)}"
@@ -65,17 +65,16 @@ def set_quota(
 
 
 @app.command("unset")
+@takes_options
 def unset_quota(
     context: typer.Context,
     target: _Target,
     *,
     scheduler: flags.Scheduler = flags.SCHEDULER,
-    dry_run: flags.DryRun = False,
-    yes: flags.Yes = False,
+    consent: Consent,
     as_json: flags.Json = False,
 ) -> None:
     """End the bound of a namespace; status 3 if it has none."""
-    consent = Consent(dry_run=dry_run, yes=yes)
     consent.check()
     namespace, said = _resolve(context, target, scheduler)
     if not any(s.namespace == namespace and s.quota_bytes for s in namespaces.listed(context)):

@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from chunkmesh.address import HostPort
+from chunkmesh.cli.option_groups import takes_options
 from chunkmesh.errors import ChunkMeshError
 from chunkmesh.status import from_rpc_error
 from chunkmesh.v1 import generation_pb2
@@ -53,6 +54,7 @@ class _Prompt:
 
 
 @app.command()
+@takes_options
 def warm(
     context: typer.Context,
     file: Annotated[
@@ -69,12 +71,10 @@ def warm(
         int, typer.Option(metavar="N", min=1, max=256, help="Prompts at the same time.")
     ] = 1,
     scheduler: flags.Scheduler = flags.SCHEDULER,
-    dry_run: flags.DryRun = False,
-    yes: flags.Yes = False,
+    consent: Consent,
     as_json: flags.Json = False,
 ) -> None:
     """Run prompts for one token each, so that their pages are stored; tell how many were new."""
-    consent = Consent(dry_run=dry_run, yes=yes)
     consent.check()
     where = address("--scheduler", scheduler)
     salt = unicode_text("--cache-salt", cache_salt)
@@ -85,13 +85,13 @@ def warm(
     new_digests = frozenset[bytes]().union(*(prompt.new_digests for prompt in prompts))
     consent.ask_unless_dry(f"Run {len(prompts)} prompts, which add up to {len(new_digests)} pages?")
     tally = _Tally(num_prompts=len(prompts))
-    if dry_run:
+    if consent.dry_run:
         tally.prompt_tokens = sum(prompt.num_tokens for prompt in prompts)
         num_new = len(new_digests)
     else:
         ask_scheduler(where, lambda scheduler: _run(scheduler, prompts, tally, concurrency))
         num_new = ask(context, lambda hicache: _settled(hicache, new_digests))
-    values = {"dry_run": dry_run, **dataclasses.asdict(tally), "num_new_pages": num_new}
+    values = {"dry_run": consent.dry_run, **dataclasses.asdict(tally), "num_new_pages": num_new}
     print_values(values, as_json=as_json)
     if tally.num_failed:
         raise typer.Exit(EXIT_ERROR)

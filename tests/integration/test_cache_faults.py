@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +20,11 @@ from chunkmesh.v1 import generation_pb2 as pb
 from hicache.server import running as hicache_running
 from hicache.settings import HiCacheSettings
 from stage_worker.model_stage import load_stage
-from tests.bytes_tokenizer import write_bytes_folder
 from tests.fault_proxy import Fault, FaultProxy
 from tests.mesh import Mesh, mesh
 from tests.random_ids import make_prompt
 from tests.reference import Reference
-from tests.tiny_models import make_tiny_llama
-from tests.valkey import Valkey, running_valkey
+from tests.valkey import Valkey
 
 NEW_TOKENS = 6
 PROMPT_TOKENS = 200
@@ -34,28 +32,6 @@ CACHED_TOKENS = 192
 ANSWER_S = 15.0
 """Most that one request may take whatever the cache does; on a busy machine it takes seconds."""
 HEAL_S = 30.0
-
-
-@pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Write a tiny Llama with the BYTES tokenizer."""
-    folder = tmp_path_factory.mktemp("tiny")
-    write_bytes_folder(folder)
-    make_tiny_llama(folder)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def reference(tiny: Path) -> Reference:
-    """Load the tiny Llama in transformers."""
-    return Reference(tiny)
-
-
-@pytest.fixture
-def valkey(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Valkey]:
-    """Run a Valkey server of the test's own."""
-    with running_valkey(tmp_path_factory.mktemp("v")) as server:
-        yield server
 
 
 class Bench:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -16,7 +16,7 @@ from tests.cached_mesh import cached_mesh
 from tests.mesh import PAGE_TOKENS
 from tests.prompts import long_prompt
 from tests.reference import Reference
-from tests.valkey import Valkey, running_valkey
+from tests.valkey import Valkey
 
 NEW_TOKENS = 12
 WRITERS = (0, 15, 30)
@@ -25,13 +25,6 @@ READERS = [(0, 10, 20, 30), (0, 30), (0, 3, 4, 30), (0, 28, 30)]
 
 # The first run makes the demo model.
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
-
-
-@pytest.fixture
-def valkey(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Valkey]:
-    """Run a Valkey server of the test's own."""
-    with running_valkey(tmp_path_factory.mktemp("v")) as server:
-        yield server
 
 
 async def _ask(

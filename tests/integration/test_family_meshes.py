@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,7 +19,7 @@ from tests.mesh import Mesh, mesh
 from tests.random_ids import make_prompt
 from tests.reference import Reference
 from tests.tiny_models import FAMILIES, make_tiny
-from tests.valkey import Valkey, running_valkey
+from tests.valkey import Valkey
 
 NEW_TOKENS = 8
 
@@ -31,13 +30,6 @@ def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     write_bytes_folder(tmp_path)
     make_tiny(tmp_path, request.param)
     return tmp_path
-
-
-@pytest.fixture(scope="module")
-def valkey(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Valkey]:
-    """Run a Valkey server for this module."""
-    with running_valkey(tmp_path_factory.mktemp("v")) as server:
-        yield server
 
 
 async def _ask(running: Mesh, prompt: list[int]) -> pb.GenerateComplete:

@@ -18,41 +18,17 @@ from chunkmesh.stored_page import PageRead, page_key
 from chunkmesh.v1 import generation_pb2 as pb
 from chunkmesh.v1 import stage_pb2
 from stage_worker.model_stage import load_stage
-from tests.bytes_tokenizer import write_bytes_folder
 from tests.cached_mesh import cached_mesh
 from tests.mesh import PAGE_TOKENS, Mesh, mesh
 from tests.random_ids import make_prompt
 from tests.recorded_stage import RecordedStage
 from tests.reference import Reference
-from tests.tiny_models import make_tiny_llama
-from tests.valkey import Valkey, running_valkey
+from tests.valkey import Valkey
 
 NEW_TOKENS = 8
 PROMPT = make_prompt(97, seed=1)
 PAGE_COUNT = 6
 """Full pages of the prompt; they leave one token to compute."""
-
-
-@pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Write a tiny Llama with the BYTES tokenizer."""
-    folder = tmp_path_factory.mktemp("tiny")
-    write_bytes_folder(folder)
-    make_tiny_llama(folder)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def reference(tiny: Path) -> Reference:
-    """Load the tiny Llama in transformers."""
-    return Reference(tiny)
-
-
-@pytest.fixture
-def valkey(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Valkey]:
-    """Run a Valkey server of the test's own."""
-    with running_valkey(tmp_path_factory.mktemp("v")) as server:
-        yield server
 
 
 def stages(folder: Path, num_stages: int, *, delay_s: float = 0.0) -> list[RecordedStage]:

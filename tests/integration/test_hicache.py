@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import pathlib
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import grpc
@@ -20,18 +19,11 @@ from chunkmesh.v1 import common_pb2, hicache_pb2, hicache_pb2_grpc
 from hicache.server import running
 from hicache.settings import HiCacheSettings
 from tests.page_samples import FORM, NAMESPACE, chain, encoded, parents
-from tests.valkey import Valkey, running_valkey
+from tests.valkey import Valkey
 
 DIGESTS = chain(5)
 PAGE_BYTES = FORM.model_layers * FORM.layer_bytes
 WAIT_S = 10.0
-
-
-@pytest.fixture
-def server(tmp_path: pathlib.Path) -> Iterator[Valkey]:
-    """Run an empty server."""
-    with running_valkey(tmp_path) as valkey:
-        yield valkey
 
 
 @contextlib.asynccontextmanager
@@ -44,9 +36,9 @@ async def hicache_over(
         yield hicache_pb2_grpc.HiCacheStub(link)
 
 
-def write(server: Valkey, digests: tuple[bytes, ...], layers: range = range(4)) -> None:
+def write(valkey: Valkey, digests: tuple[bytes, ...], layers: range = range(4)) -> None:
     """Store pages as a worker does."""
-    store = KvStore(server.url)
+    store = KvStore(valkey.url)
     assert all(store.write_pages(encoded(digests, layers)))
     store.close()
 
@@ -99,11 +91,11 @@ async def ready(hicache: hicache_pb2_grpc.HiCacheAsyncStub) -> None:
     await eventually(check)
 
 
-async def test_pages_become_visible_when_all_layers_are_committed(server: Valkey) -> None:
+async def test_pages_become_visible_when_all_layers_are_committed(valkey: Valkey) -> None:
     """Two stages commit in any order; a request sees a page only with both parts."""
-    async with hicache_over(server.url) as hicache:
+    async with hicache_over(valkey.url) as hicache:
         await ready(hicache)
-        write(server, DIGESTS)
+        write(valkey, DIGESTS)
         assert await commit(hicache, DIGESTS, range(2, 4)) == 0
         assert (await matched(hicache)).num_pages == 0
         assert await commit(hicache, DIGESTS[:3], range(2)) == 3
@@ -115,22 +107,22 @@ async def test_pages_become_visible_when_all_layers_are_committed(server: Valkey
         assert stats.redis_version == "valkey 7.2.4"
 
 
-async def test_the_index_is_rebuilt_after_a_restart(server: Valkey) -> None:
+async def test_the_index_is_rebuilt_after_a_restart(valkey: Valkey) -> None:
     """Nothing but Redis remembers; parts of two writers count together."""
-    write(server, DIGESTS[:4], range(3))
-    write(server, DIGESTS[:3], range(3, 4))
-    async with hicache_over(server.url) as hicache:
+    write(valkey, DIGESTS[:4], range(3))
+    write(valkey, DIGESTS[:3], range(3, 4))
+    async with hicache_over(valkey.url) as hicache:
         await ready(hicache)
         assert (await matched(hicache)).num_pages == 3
 
 
-async def test_a_flush_is_noticed(server: Valkey) -> None:
+async def test_a_flush_is_noticed(valkey: Valkey) -> None:
     """O20 (b): the tree forgets pages that are gone."""
-    async with hicache_over(server.url) as hicache:
+    async with hicache_over(valkey.url) as hicache:
         await ready(hicache)
-        write(server, DIGESTS)
+        write(valkey, DIGESTS)
         await commit(hicache, DIGESTS)
-        with server.client() as client:
+        with valkey.client() as client:
             client.flushall()
 
         async def forgotten() -> bool:
@@ -138,17 +130,17 @@ async def test_a_flush_is_noticed(server: Valkey) -> None:
 
         await eventually(forgotten)
         await ready(hicache)
-        write(server, DIGESTS)
+        write(valkey, DIGESTS)
         assert await commit(hicache, DIGESTS) == 5
 
 
-async def test_while_redis_is_away_everything_is_a_miss(server: Valkey) -> None:
+async def test_while_redis_is_away_everything_is_a_miss(valkey: Valkey) -> None:
     """Down, then up again without anybody's help, and nothing of before is believed."""
-    async with hicache_over(server.url) as hicache:
+    async with hicache_over(valkey.url) as hicache:
         await ready(hicache)
-        write(server, DIGESTS)
+        write(valkey, DIGESTS)
         await commit(hicache, DIGESTS)
-        server.stop()
+        valkey.stop()
 
         async def down() -> bool:
             stats = await hicache.GetStats(hicache_pb2.GetStatsRequest())
@@ -156,57 +148,57 @@ async def test_while_redis_is_away_everything_is_a_miss(server: Valkey) -> None:
 
         await eventually(down)
         assert (await matched(hicache, lease_ttl_ms=1000)) == hicache_pb2.MatchResponse()
-        server.start()
+        valkey.start()
         await ready(hicache)
         assert (await matched(hicache)).num_pages == 0
-        write(server, DIGESTS)
+        write(valkey, DIGESTS)
         assert await commit(hicache, DIGESTS) == 5
         assert (await matched(hicache)).num_pages == 5
 
 
-async def test_it_starts_without_redis(server: Valkey) -> None:
+async def test_it_starts_without_redis(valkey: Valkey) -> None:
     """The order in which services start must not matter."""
-    write(server, DIGESTS)
-    server.stop()
-    async with hicache_over(server.url) as hicache:
+    write(valkey, DIGESTS)
+    valkey.stop()
+    async with hicache_over(valkey.url) as hicache:
         assert (await matched(hicache)).num_pages == 0
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await hicache.Clear(hicache_pb2.ClearRequest(dry_run=True))
         assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
-        server.start()
+        valkey.start()
         await ready(hicache)
 
 
-async def test_invalid_pages_leave_redis_too(server: Valkey) -> None:
+async def test_invalid_pages_leave_redis_too(valkey: Valkey) -> None:
     """O18: the hit ends at the hole; what hung below is deleted and can be stored again."""
-    async with hicache_over(server.url) as hicache:
+    async with hicache_over(valkey.url) as hicache:
         await ready(hicache)
-        write(server, DIGESTS)
+        write(valkey, DIGESTS)
         await commit(hicache, DIGESTS)
-        with server.client() as client:
+        with valkey.client() as client:
             client.delete(page_key(DIGESTS[2]))
             request = hicache_pb2.InvalidateRequest(digests=[DIGESTS[2]])
             assert (await hicache.Invalidate(request)).num_pages == 3
             assert (await matched(hicache)).num_pages == 2
 
             async def deleted() -> bool:
-                return len(server.page_keys()) == 2
+                return len(valkey.page_keys()) == 2
 
             await eventually(deleted)
-        write(server, DIGESTS)
+        write(valkey, DIGESTS)
         assert await commit(hicache, DIGESTS) == 3
 
 
-async def test_the_budget_is_kept_in_redis(server: Valkey) -> None:
+async def test_the_budget_is_kept_in_redis(valkey: Valkey) -> None:
     """Eviction takes the ends of unleased prompts, in the index and in Redis."""
-    async with hicache_over(server.url, max_bytes=6 * PAGE_BYTES) as hicache:
+    async with hicache_over(valkey.url, max_bytes=6 * PAGE_BYTES) as hicache:
         await ready(hicache)
-        write(server, DIGESTS)
+        write(valkey, DIGESTS)
         await commit(hicache, DIGESTS)
         lease_id = (await matched(hicache, DIGESTS[:2], lease_ttl_ms=60_000)).lease_id
         assert lease_id
         other = chain(4, name="other")
-        write(server, other)
+        write(valkey, other)
         await commit(hicache, other)
         stats = await hicache.GetStats(hicache_pb2.GetStatsRequest())
         assert stats.num_bytes <= 6 * PAGE_BYTES
@@ -214,7 +206,7 @@ async def test_the_budget_is_kept_in_redis(server: Valkey) -> None:
         assert (await matched(hicache)).num_pages == 2
 
         async def deleted() -> bool:
-            return len(server.page_keys()) == 6
+            return len(valkey.page_keys()) == 6
 
         await eventually(deleted)
         await hicache.ReleaseLease(hicache_pb2.ReleaseLeaseRequest(lease_id=lease_id))
@@ -222,26 +214,26 @@ async def test_the_budget_is_kept_in_redis(server: Valkey) -> None:
         assert stats.num_leases == 0
 
 
-async def test_clear_deletes_pages_and_nothing_else(server: Valkey) -> None:
+async def test_clear_deletes_pages_and_nothing_else(valkey: Valkey) -> None:
     """The server may be shared with others; the audit log stays, too."""
-    async with hicache_over(server.url) as hicache:
+    async with hicache_over(valkey.url) as hicache:
         await ready(hicache)
-        write(server, DIGESTS)
+        write(valkey, DIGESTS)
         await commit(hicache, DIGESTS)
-        with server.client() as client:
+        with valkey.client() as client:
             client.set("unrelated", b"x")
             dry = await hicache.Clear(hicache_pb2.ClearRequest(dry_run=True))
             assert (dry.num_pages, dry.num_bytes) == (5, 5 * PAGE_BYTES)
-            assert len(server.page_keys()) == 5
+            assert len(valkey.page_keys()) == 5
             assert dry == await hicache.Clear(hicache_pb2.ClearRequest())
-            assert server.page_keys() == []
+            assert valkey.page_keys() == []
             assert client.exists("cm-audit", "unrelated") == 2
         assert (await matched(hicache)).num_pages == 0
 
 
-async def test_lookup_shows_layers_without_touching(server: Valkey) -> None:
+async def test_lookup_shows_layers_without_touching(valkey: Valkey) -> None:
     """An admin sees which part is missing."""
-    async with hicache_over(server.url) as hicache:
+    async with hicache_over(valkey.url) as hicache:
         await ready(hicache)
         await commit(hicache, DIGESTS[:2])
         await commit(hicache, DIGESTS[:3], range(1, 2))
@@ -263,7 +255,7 @@ async def test_lookup_shows_layers_without_touching(server: Valkey) -> None:
         ({"pages": [hicache_pb2.CommittedPage(digest=b"x", parent=NAMESPACE)]}, "1 bytes"),
     ],
 )
-async def test_nonsense_is_refused(server: Valkey, change: dict[str, object], words: str) -> None:
+async def test_nonsense_is_refused(valkey: Valkey, change: dict[str, object], words: str) -> None:
     """The value and the limit are named."""
     request = hicache_pb2.CommitRequest(
         namespace=NAMESPACE,
@@ -274,15 +266,15 @@ async def test_nonsense_is_refused(server: Valkey, change: dict[str, object], wo
     for name in change:
         request.ClearField(name)  # type: ignore[arg-type]
     request.MergeFrom(hicache_pb2.CommitRequest(**change))  # type: ignore[arg-type]
-    async with hicache_over(server.url) as hicache:
+    async with hicache_over(valkey.url) as hicache:
         with pytest.raises(grpc.aio.AioRpcError, match=words) as caught:
             await hicache.Commit(request)
     assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
-async def test_health_is_serving(server: Valkey) -> None:
+async def test_health_is_serving(valkey: Valkey) -> None:
     """A cache without Redis still answers, so it is healthy either way."""
-    settings = HiCacheSettings(port=0, http_port=0, redis_url=(server.url,))
+    settings = HiCacheSettings(port=0, http_port=0, redis_url=(valkey.url,))
     async with running(settings) as address, channel(address) as link:
         health: Any = health_pb2_grpc.HealthStub(link)
         request = health_pb2.HealthCheckRequest(service="chunkmesh.v1.HiCache")

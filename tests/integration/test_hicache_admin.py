@@ -9,7 +9,7 @@ import json
 import pathlib
 import signal
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from typing import Any
 
 import grpc
@@ -31,7 +31,7 @@ from hicache.admin import app
 from hicache.server import running
 from hicache.settings import HiCacheSettings
 from tests.page_samples import FORM, NAMESPACE, encoded
-from tests.valkey import Valkey, running_valkey
+from tests.valkey import Valkey
 
 PROMPT = "x" * 40
 PAGE_BYTES = FORM.model_layers * FORM.layer_bytes
@@ -72,13 +72,6 @@ class ByteTokenizer(generation_pb2_grpc.GenerationServicer):
 def digests_of(ids: list[int]) -> tuple[bytes, ...]:
     """Return the digests of a prompt's full pages."""
     return extend_chain(NAMESPACE, np.array(ids, dtype=np.uint32), FORM.page_tokens)
-
-
-@pytest.fixture
-def valkey(tmp_path: pathlib.Path) -> Iterator[Valkey]:
-    """Run an empty server."""
-    with running_valkey(tmp_path) as server:
-        yield server
 
 
 @pytest.fixture

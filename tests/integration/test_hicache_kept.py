@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import pathlib
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
 import grpc
 import pytest
@@ -21,17 +20,10 @@ from hicache.server import running
 from hicache.settings import HiCacheSettings
 from tests.hicache_admin import INFO, PAGE_BYTES, hicache_over, store_pages
 from tests.page_samples import FORM, NAMESPACE, chain, encoded, layer_data
-from tests.valkey import Valkey, running_valkey
+from tests.valkey import Valkey
 
 DIGESTS = chain(4)
 ALL = pb.Selection(everything=True)
-
-
-@pytest.fixture
-def valkey(tmp_path: pathlib.Path) -> Iterator[Valkey]:
-    """Run an empty server."""
-    with running_valkey(tmp_path) as server:
-        yield server
 
 
 @contextlib.asynccontextmanager

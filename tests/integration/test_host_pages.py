@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -17,13 +17,11 @@ from scheduler.cache_counts import CacheCounts
 from stage_worker.host_pages import HostPages
 from stage_worker.model_stage import load_stage
 from stage_worker.stage import Stage
-from tests.bytes_tokenizer import write_bytes_folder
 from tests.cached_mesh import cached_mesh
 from tests.mesh import PAGE_TOKENS, Mesh, mesh
 from tests.random_ids import make_prompt
 from tests.reference import Reference
-from tests.tiny_models import make_tiny_llama
-from tests.valkey import Valkey, running_valkey
+from tests.valkey import Valkey
 
 NEW_TOKENS = 6
 PROMPT = make_prompt(97, seed=31)
@@ -31,28 +29,6 @@ PROMPT = make_prompt(97, seed=31)
 OTHERS = [make_prompt(97, seed=seed) for seed in (32, 33)]
 SMALL = 9 * PAGE_TOKENS
 """Tokens that the devices have room for: one prompt with its output."""
-
-
-@pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Write a tiny Llama with the BYTES tokenizer."""
-    folder = tmp_path_factory.mktemp("tiny")
-    write_bytes_folder(folder)
-    make_tiny_llama(folder)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def reference(tiny: Path) -> Reference:
-    """Load the tiny Llama in transformers."""
-    return Reference(tiny)
-
-
-@pytest.fixture
-def valkey(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Valkey]:
-    """Run a Valkey server of the test's own."""
-    with running_valkey(tmp_path_factory.mktemp("v")) as server:
-        yield server
 
 
 def stages(folder: Path) -> list[Stage]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pathlib
 import time
 from collections.abc import Iterator
 
@@ -14,16 +13,9 @@ from chunkmesh.kv_store import KvStore
 from chunkmesh.page_record import LAYER_HEADER_BYTES
 from chunkmesh.stored_page import page_key
 from tests.page_samples import FORM, chain, encoded
-from tests.valkey import Valkey, running_valkey
+from tests.valkey import Valkey
 
 (DIGEST,) = chain(1)
-
-
-@pytest.fixture
-def valkey(tmp_path: pathlib.Path) -> Iterator[Valkey]:
-    """Run an empty server."""
-    with running_valkey(tmp_path) as server:
-        yield server
 
 
 @pytest.fixture

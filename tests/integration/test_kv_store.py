@@ -23,16 +23,9 @@ DIGESTS = chain(3)
 
 
 @pytest.fixture
-def server(tmp_path: pathlib.Path) -> Iterator[Valkey]:
-    """Run an empty server."""
-    with running_valkey(tmp_path) as valkey:
-        yield valkey
-
-
-@pytest.fixture
-def store(server: Valkey) -> Iterator[KvStore]:
+def store(valkey: Valkey) -> Iterator[KvStore]:
     """Connect a client."""
-    client = KvStore(server.url)
+    client = KvStore(valkey.url)
     yield client
     client.close()
 
@@ -56,19 +49,19 @@ def test_pages_of_a_two_way_split_are_read_by_a_three_way_split(store: KvStore) 
                 assert expected.tobytes() == into[page, layer - first].tobytes()
 
 
-def test_a_unix_socket_works_as_well(server: Valkey) -> None:
+def test_a_unix_socket_works_as_well(valkey: Valkey) -> None:
     """The usual place of a server on the same host."""
-    store = KvStore(server.unix_url)
+    store = KvStore(valkey.unix_url)
     store.write_pages(encoded(DIGESTS, range(4)))
     assert store.read_pages(DIGESTS, FORM, 0, staging(3, 4)) == ("ok",) * 3
     store.close()
 
 
-def test_pages_expire(server: Valkey) -> None:
+def test_pages_expire(valkey: Valkey) -> None:
     """Pages that no index knows any more must not stay for ever."""
-    store = KvStore(server.url, page_ttl_s=100)
+    store = KvStore(valkey.url, page_ttl_s=100)
     store.write_pages(encoded(DIGESTS[:1], range(4)))
-    with server.client() as client:
+    with valkey.client() as client:
         assert 0 < client.ttl(page_key(DIGESTS[0])) <= 100
     store.close()
 
@@ -86,48 +79,48 @@ def test_values_over_the_command_limit_are_split(
     assert into[2, 3].tobytes() == layer_data(DIGESTS[2], 3, form).tobytes()
 
 
-def _flip(server: Valkey, field: str) -> None:
-    with server.client() as client:
+def _flip(valkey: Valkey, field: str) -> None:
+    with valkey.client() as client:
         value = bytearray(client.hget(page_key(DIGESTS[1]), field) or b"")
         value[-1] ^= 1
         client.hset(page_key(DIGESTS[1]), field, bytes(value))
 
 
-def _truncate(server: Valkey, field: str) -> None:
-    with server.client() as client:
+def _truncate(valkey: Valkey, field: str) -> None:
+    with valkey.client() as client:
         value = client.hget(page_key(DIGESTS[1]), field) or b""
         client.hset(page_key(DIGESTS[1]), field, value[:-1])
 
 
-def _swap(server: Valkey, field: str) -> None:
-    with server.client() as client:
+def _swap(valkey: Valkey, field: str) -> None:
+    with valkey.client() as client:
         value = client.hget(page_key(DIGESTS[2]), field) or b""
         client.hset(page_key(DIGESTS[1]), field, value)
 
 
 @pytest.mark.parametrize("field", ["m", "2"])
 @pytest.mark.parametrize("damage", [_flip, _truncate, _swap])
-def test_damage_is_seen(server: Valkey, store: KvStore, field: str, damage: object) -> None:
+def test_damage_is_seen(valkey: Valkey, store: KvStore, field: str, damage: object) -> None:
     """Everything read back is hostile; the pages around it stay good."""
     assert callable(damage)
     store.write_pages(encoded(DIGESTS, range(4)))
-    damage(server, field)
+    damage(valkey, field)
     assert store.read_pages(DIGESTS, FORM, 2, staging(3, 2)) == ("ok", "damaged", "ok")
 
 
 @pytest.mark.parametrize("field", ["m", "2"])
-def test_a_missing_field_is_a_missing_page(server: Valkey, store: KvStore, field: str) -> None:
+def test_a_missing_field_is_a_missing_page(valkey: Valkey, store: KvStore, field: str) -> None:
     """O18 (b): only one stage's part is gone."""
     store.write_pages(encoded(DIGESTS, range(4)))
-    with server.client() as client:
+    with valkey.client() as client:
         client.hdel(page_key(DIGESTS[1]), field)
     assert store.read_pages(DIGESTS, FORM, 2, staging(3, 2)) == ("ok", "missing", "ok")
 
 
-def test_a_key_of_another_type_is_a_missing_page(server: Valkey, store: KvStore) -> None:
+def test_a_key_of_another_type_is_a_missing_page(valkey: Valkey, store: KvStore) -> None:
     """Somebody else's key must not end the load of the pages around it."""
     store.write_pages(encoded(DIGESTS, range(4)))
-    with server.client() as client:
+    with valkey.client() as client:
         client.set(page_key(DIGESTS[1]), b"text")
     assert store.read_pages(DIGESTS, FORM, 0, staging(3, 4)) == ("ok", "missing", "ok")
     assert store.write_pages(encoded(DIGESTS, range(4))) == (True, False, True)
@@ -159,10 +152,10 @@ def test_pages_of_any_salt_are_read_by_their_digests(store: KvStore) -> None:
     assert found.record == record
 
 
-def test_scan_finds_pages_with_their_layers(server: Valkey, store: KvStore) -> None:
+def test_scan_finds_pages_with_their_layers(valkey: Valkey, store: KvStore) -> None:
     """The index is rebuilt from nothing but this."""
     store.write_pages(encoded(DIGESTS[:2], range(1, 3)))
-    with server.client() as client:
+    with valkey.client() as client:
         client.set("cm:other", b"x")
         client.set("unrelated", b"x")
         client.set(page_key(DIGESTS[2]), b"x")
@@ -192,31 +185,31 @@ def test_the_server_says_who_it_is(store: KvStore) -> None:
     assert info.num_keys == (0,)
 
 
-def test_a_client_survives_a_restart(server: Valkey, store: KvStore) -> None:
+def test_a_client_survives_a_restart(valkey: Valkey, store: KvStore) -> None:
     """O20 (c): down is a fault at once, up again needs nobody."""
     store.write_pages(encoded(DIGESTS, range(4)))
-    server.stop()
+    valkey.stop()
     for _ in range(2):
         with pytest.raises(CacheFault):
             store.read_pages(DIGESTS, FORM, 0, staging(3, 4))
-    server.start()
+    valkey.start()
     assert store.read_pages(DIGESTS, FORM, 0, staging(3, 4)) == ("missing",) * 3
     assert store.write_pages(encoded(DIGESTS, range(4))) == (True, True, True)
 
 
-def test_a_restart_while_idle_costs_nothing(server: Valkey, store: KvStore) -> None:
+def test_a_restart_while_idle_costs_nothing(valkey: Valkey, store: KvStore) -> None:
     """Each I/O thread has a connection; not every one of them may fail once after a restart."""
     store.write_pages(encoded(DIGESTS, range(4)))
-    server.stop()
-    server.start()
+    valkey.stop()
+    valkey.start()
     assert store.write_pages(encoded(DIGESTS, range(4))) == (True, True, True)
 
 
 def test_a_full_server_refuses_pages_one_by_one(tmp_path: pathlib.Path) -> None:
     """O20 (a): a refused write is a page not stored, nothing else."""
     form = dataclasses.replace(FORM, layer_bytes=400_000)
-    with running_valkey(tmp_path, max_bytes=6 << 20) as server:
-        store = KvStore(server.url)
+    with running_valkey(tmp_path, max_bytes=6 << 20) as full:
+        store = KvStore(full.url)
         digests = chain(6)
         stored = [store.write_pages(encoded((digest,), range(4), form))[0] for digest in digests]
         assert stored[0]
@@ -226,12 +219,12 @@ def test_a_full_server_refuses_pages_one_by_one(tmp_path: pathlib.Path) -> None:
         store.close()
 
 
-def test_a_late_reply_is_never_read_as_the_next_one(server: Valkey) -> None:
+def test_a_late_reply_is_never_read_as_the_next_one(valkey: Valkey) -> None:
     """O19: the connection of a timed-out command is dropped with whatever comes on it."""
     digest_a, digest_b = chain(2)
-    store = KvStore(server.url, timeout_s=0.1)
+    store = KvStore(valkey.url, timeout_s=0.1)
     store.write_pages(encoded((digest_a, digest_b), range(4)))
-    with server.client() as client:
+    with valkey.client() as client:
         for _ in range(5):
             client.execute_command("CLIENT", "PAUSE", "200", "ALL")
             with pytest.raises(CacheFault):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,17 +16,10 @@ from tests.mesh import CHUNK_TOKENS, Mesh, mesh
 from tests.narrow_models import make_narrow
 from tests.pipeline_of_stages import load_pipeline
 from tests.random_ids import make_prompt
-from tests.valkey import Valkey, running_valkey
+from tests.valkey import Valkey
 
 NEW_TOKENS = 8
 PROMPT = make_prompt(150, seed=5)
-
-
-@pytest.fixture(scope="module")
-def valkey(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Valkey]:
-    """Run a Valkey server for this module."""
-    with running_valkey(tmp_path_factory.mktemp("v")) as server:
-        yield server
 
 
 async def _ask(running: Mesh) -> tuple[list[int], int]:

@@ -11,23 +11,12 @@ import pytest
 
 from chunkmesh.v1 import generation_pb2 as pb
 from stage_worker.model_stage import ModelStage, load_stage
-from tests.bytes_tokenizer import write_bytes_folder
 from tests.mesh import Mesh, mesh
 from tests.random_ids import make_prompt
 from tests.recorded_stage import RecordedStage
 from tests.reference import Reference
-from tests.tiny_models import make_tiny_llama
 
 PROMPT = make_prompt(20, seed=4)
-
-
-@pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Write a tiny Llama with the BYTES tokenizer."""
-    folder = tmp_path_factory.mktemp("tiny")
-    write_bytes_folder(folder)
-    make_tiny_llama(folder)
-    return folder
 
 
 @pytest.fixture

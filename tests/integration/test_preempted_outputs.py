@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +13,9 @@ import torch
 from chunkmesh.layers import partition
 from chunkmesh.v1 import generation_pb2 as pb
 from stage_worker.model_stage import load_stage
-from tests.bytes_tokenizer import write_bytes_folder
 from tests.mesh import Mesh, mesh
 from tests.random_ids import make_prompt
 from tests.reference import Reference
-from tests.tiny_models import make_tiny_llama
 
 SMALL_TOKENS = 13 * 16
 """Of a pool of 13 pages: enough for the three requests below to begin, in the end they need 20."""
@@ -25,23 +23,7 @@ NEW_TOKENS = 40
 LOGPROBS_TOLERANCE = 1e-3
 """A resumed output's keys and values are computed in other pieces, which rounds differently."""
 
-
-@pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Write a tiny Llama with the BYTES tokenizer."""
-    folder = tmp_path_factory.mktemp("tiny")
-    write_bytes_folder(folder)
-    make_tiny_llama(folder)
-    return folder
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Let the stages of one process share the cores fairly."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def request(prompt_tokens: int, **params: Any) -> pb.GenerateRequest:

@@ -26,15 +26,6 @@ BIN = Path(sys.executable).parent
 WAIT_S = 60
 
 
-@pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Write a model of four layers."""
-    folder = tmp_path_factory.mktemp("tiny")
-    write_bytes_folder(folder)
-    make_tiny_llama(folder)
-    return folder
-
-
 def free_port() -> int:
     """Return a port that is free now."""
     with bind_unused("127.0.0.1") as bound:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from prometheus_client import REGISTRY
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -21,41 +20,19 @@ from chunkmesh.v1 import hicache_pb2
 from hicache.server import running as hicache_running
 from hicache.settings import HiCacheSettings
 from stage_worker.model_stage import load_stage
-from tests.bytes_tokenizer import write_bytes_folder
 from tests.cached_mesh import cached_mesh
 from tests.mesh import Mesh, mesh
 from tests.random_ids import make_prompt
 from tests.recorded_stage import RecordedStage
 from tests.reference import Reference
-from tests.tiny_models import make_tiny_llama
-from tests.valkey import Valkey, running_valkey
+from tests.valkey import Valkey
 
 NEW_TOKENS = 8
 on_devices = pytest.mark.parametrize("on_devices", [False, True], ids=["stored", "on devices"])
 """From where prefixes come at the second time."""
 BORDER_LENGTHS = (1, 15, 16, 17, 63, 64, 65, 127, 128, 129)
 
-
-@pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Write a tiny Llama with the BYTES tokenizer."""
-    folder = tmp_path_factory.mktemp("tiny")
-    write_bytes_folder(folder)
-    make_tiny_llama(folder)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def reference(tiny: Path) -> Reference:
-    """Load the tiny Llama in transformers."""
-    return Reference(tiny)
-
-
-@pytest.fixture
-def valkey(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Valkey]:
-    """Run a Valkey server of the test's own."""
-    with running_valkey(tmp_path_factory.mktemp("v")) as server:
-        yield server
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def stages(folder: Path, num_stages: int) -> list[RecordedStage]:
@@ -389,12 +366,3 @@ async def test_a_seed_gives_the_same_ids_on_any_split(tiny: Path) -> None:
             )
             seen.append(list(both[0].output_ids))
     assert seen[0] == seen[1]
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Let the stages of one process share the cores fairly."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)

@@ -24,14 +24,7 @@ PROMPT = make_prompt(128, seed=17)
 HALVES = (0, 2, 4)
 
 
-@pytest.fixture(scope="module")
-def valkey(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Valkey]:
-    """Run a Valkey server for all set-ups."""
-    with running_valkey(tmp_path_factory.mktemp("v")) as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
+@pytest.fixture
 def cold_valkey(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Valkey]:
     """Run another one, in which a set-up finds nothing."""
     with running_valkey(tmp_path_factory.mktemp("c")) as server:
@@ -90,8 +83,6 @@ async def _ask(
 @pytest.fixture
 async def stored(folder: Path, valkey: Valkey) -> list[int]:
     """Serve A, so that its pages are in Redis; return its answer."""
-    with valkey.client() as client:
-        client.flushall()
     ids, cached_tokens = await _ask(folder, valkey)
     assert cached_tokens == 0
     return ids
@@ -118,8 +109,6 @@ async def test_o17_another_set_up(
     folder: Path, valkey: Valkey, cold_valkey: Valkey, setup: dict[str, Any]
 ) -> None:
     """KV dtype, page size and salt are in the key: its own cold answer, and nothing found."""
-    with cold_valkey.client() as client:
-        client.flushall()
     cold = await _ask(folder, cold_valkey, **setup)
     assert cold[1] == 0
     assert cold == await _ask(folder, valkey, **setup)

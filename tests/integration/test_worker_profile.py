@@ -13,26 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import grpc
-import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from chunkmesh.address import HostPort
 from chunkmesh.cli.readiness import STARTING, Readiness, SideDoor
 from chunkmesh.ports import bind_unused
-from tests.bytes_tokenizer import write_bytes_folder
-from tests.tiny_models import make_tiny_llama
 
 _WAIT_S = 60.0
 _WAITING = "waiting: no scheduler answers at 127.0.0.1:"
-
-
-@pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Write a model of four layers."""
-    folder = tmp_path_factory.mktemp("tiny")
-    write_bytes_folder(folder)
-    make_tiny_llama(folder)
-    return folder
 
 
 class WorkerProcess:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pathlib
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
@@ -20,7 +19,7 @@ from tests.hicache_admin import (
     hicache_over,
     store_pages,
 )
-from tests.valkey import Valkey, running_valkey
+from tests.valkey import Valkey
 
 NEED_SCHEDULER = {"pin", "unpin", "evict", "verify", "export", "lookup", "set", "unset"}
 
@@ -30,13 +29,6 @@ def logs() -> Iterator[Logs]:
     """Keep the servers' log lines, which would else stand among what commands print."""
     with structlog.testing.capture_logs() as captured:
         yield captured
-
-
-@pytest.fixture
-def valkey(tmp_path: pathlib.Path) -> Iterator[Valkey]:
-    """Run an empty server."""
-    with running_valkey(tmp_path) as server:
-        yield server
 
 
 @pytest.fixture

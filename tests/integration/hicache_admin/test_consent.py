@@ -28,6 +28,8 @@ from tests.valkey import Valkey
         ("quota", "set", "mine", "1KiB"),
         ("quota", "unset", "mine"),
         ("verify",),
+        ("warm", "no such file"),
+        ("import", "no such file"),
     ],
 )
 async def test_without_a_terminal_changes_need_yes(

@@ -5,62 +5,28 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-import structlog
-import torch
 
 from chunkmesh.layers import partition
 from chunkmesh.v1 import generation_pb2 as pb
 from hicache.admin import warm
 from stage_worker.model_stage import load_stage
-from tests.bytes_tokenizer import write_bytes_folder
 from tests.hicache_admin import Ended, admin, eventually, hicache_over
 from tests.mesh import Mesh, mesh
 from tests.random_ids import make_prompt
 from tests.recorded_stage import RecordedStage
 from tests.reference import Reference
-from tests.tiny_models import make_tiny_llama
 from tests.valkey import Valkey, running_valkey
 
 NEW_TOKENS = 8
 PROMPT_TOKENS = 100
 PROMPT_PAGES = 6
 
-
-@pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Write a tiny Llama with the BYTES tokenizer."""
-    folder = tmp_path_factory.mktemp("tiny")
-    write_bytes_folder(folder)
-    make_tiny_llama(folder)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def reference(tiny: Path) -> Reference:
-    """Load the tiny Llama in transformers."""
-    return Reference(tiny)
-
-
-@pytest.fixture
-def valkey(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Valkey]:
-    """Run a Valkey server of the test's own."""
-    with running_valkey(tmp_path_factory.mktemp("v")) as server:
-        yield server
-
-
-@pytest.fixture(autouse=True)
-def quiet() -> Iterator[None]:
-    """Share the cores among stages, and keep log lines from what commands print."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    with structlog.testing.capture_logs():
-        yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def stages(folder: Path, num_stages: int) -> list[RecordedStage]:

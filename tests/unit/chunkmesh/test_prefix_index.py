@@ -57,6 +57,17 @@ def test_a_page_is_visible_once_all_layers_are_covered_by_any_split() -> None:
     assert index.num_bytes == 40
 
 
+@pytest.mark.parametrize("missing", range(4))
+def test_a_page_that_lacks_any_one_layer_is_not_visible(missing: int) -> None:
+    """Stages end their stores in any order: the last one's layers say nothing of the others'."""
+    index, (page,) = PrefixIndex(), chain(1)
+    for layer in sorted({0, 1, 2, 3} - {missing}, reverse=True):
+        assert store(index, (page,), covered(layer, layer + 1)) == [False]
+    assert index.peek([page]) == 0
+    assert store(index, (page,), covered(missing, missing + 1)) == [True]
+    assert index.peek([page]) == 1
+
+
 def test_a_match_ends_at_the_first_hole() -> None:
     """O18: later pages never move up."""
     index, digests = PrefixIndex(), chain(6)

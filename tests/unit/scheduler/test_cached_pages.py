@@ -92,6 +92,16 @@ def test_the_longest_unused_goes_first() -> None:
     assert new != old
 
 
+def test_a_page_that_is_held_again_goes_after_none() -> None:
+    """O21: it stood among the leaves that may go when a request came to use it."""
+    pages = PageAllocator(4)
+    held = _cached(pages, "a", 1)
+    pages.take_cached(held)
+    _cached(pages, "b", 1)
+    pages.allocate(3)
+    assert (_found(pages, "a", 1), _found(pages, "b", 1)) == (held, ())
+
+
 def test_a_growing_output_does_not_evict_the_page_behind_it() -> None:
     """It may be somebody's prefix; an empty page elsewhere is as good."""
     pages = PageAllocator(8)

@@ -167,6 +167,28 @@ def test_refuses_times_without_a_pattern() -> None:
     )
 
 
+def test_refuses_a_minority_of_far_points() -> None:
+    """Their median hides one point in seven, which no plan could count on."""
+    points = _points(_TRUE, noise=0.01)
+    for index in (0, 7, 15, 22, 30):
+        points[index] = dataclasses.replace(points[index], ms=points[index].ms * 3)
+    fit = fit_latency(points)
+    assert fit.median_error < 0.02
+    assert fit.p90_error > 0.35
+    assert (fit.refused or "").startswith("90th percentile error at unseen points is 66")
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_judges_by_points_that_the_fit_has_not_seen(seed: int) -> None:
+    """Seven terms go through a dozen noisy points, and foretell others badly."""
+    points = _points(_TRUE, noise=0.1, seed=seed)[::3]
+    fit = fit_latency(points)
+    assert fit.latency is not None
+    assert float(np.median(relative_errors(fit.latency, points))) < 0.05
+    assert fit.median_error > 0.10
+    assert fit.refused is not None
+
+
 @pytest.mark.parametrize("ms", [math.nan, math.inf, -1.0, 0.0])
 def test_impossible_times_are_dropped(ms: float) -> None:
     """A clock that stood still or went back is no measurement."""

@@ -86,6 +86,19 @@ def test_follows_a_slower_attention() -> None:
     assert _worst_error(refit.latency, true) < before / 3
 
 
+def test_what_was_long_ago_is_forgotten() -> None:
+    """A device that gets warm after hours is planned with as it is, not as it was in the mean."""
+    refit, rng = _refit(), np.random.default_rng(4)
+    for _ in range(4000):
+        work = _mixed_work(rng)
+        refit.observe(work, _FIRST.microbatch_ms(work))
+    true = dataclasses.replace(
+        _FIRST, fixed_ms=1.25, ms_per_token=0.0125, ms_per_pair=1.25e-7, ms_per_row=0.125
+    )
+    _watch(refit, true, _mixed_work)
+    assert _worst_error(refit.latency, true) < _worst_error(_FIRST, true) / 2
+
+
 def test_ratios_of_sizes_stay() -> None:
     """They are not taken for a slower machine, and what changes beside them is found."""
     ratios = SizeRatios(tokens=(256, 1024, 4096), ratios=(0.85, 1.0, 1.2))
