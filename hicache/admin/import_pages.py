@@ -9,6 +9,7 @@ from typing import Annotated
 import grpc
 import typer
 
+from chunkmesh.cli.command_shape import Command
 from chunkmesh.errors import ConfigError
 from chunkmesh.v1 import hicache_pb2 as pb
 from hicache.admin import flags
@@ -21,7 +22,7 @@ from hicache.admin.page_file import check_page_file, read_page_file
 app = typer.Typer()
 
 
-@app.command("import")
+@app.command("import", cls=Command)
 def import_pages(
     context: typer.Context,
     file: Annotated[Path, typer.Argument(help="File that export wrote.")],

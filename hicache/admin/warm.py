@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -15,6 +16,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from chunkmesh.address import HostPort
+from chunkmesh.cli.command_shape import Command
 from chunkmesh.errors import ChunkMeshError
 from chunkmesh.status import from_rpc_error
 from chunkmesh.v1 import generation_pb2
@@ -52,18 +54,19 @@ class _Prompt:
     new_digests: frozenset[bytes]
 
 
-@app.command()
+@app.command(cls=Command)
 def warm(
     context: typer.Context,
     file: Annotated[
         Path,
         typer.Argument(
-            help="Prompts: one a line; in a .jsonl file a string or an object with text or "
-            "input_ids, and perhaps cache_salt."
+            help="Prompts: one a line; in a .jsonl file a string or an object with text, input_ids "
+            "or messages, and perhaps cache_salt."
         ),
     ],
     *,
     whole: Annotated[bool, typer.Option("--whole", help="The file is one prompt.")] = False,
+    chat_role: flags.ChatRole = None,
     cache_salt: flags.CacheSalt = "",
     concurrency: Annotated[
         int, typer.Option(metavar="N", min=1, max=256, help="Prompts at the same time.")
@@ -77,7 +80,7 @@ def warm(
     consent = Consent(dry_run=dry_run, yes=yes)
     consent.check()
     where = address("--scheduler", scheduler)
-    requests = read_warm_file(file, whole=whole, cache_salt=cache_salt)
+    requests = read_warm_file(file, whole=whole, cache_salt=cache_salt, chat_role=chat_role)
     if not requests:
         fail(f"{file} holds no prompt", EXIT_NOT_FOUND)
     prompts = [_look_up(context, where, request) for request in requests]
@@ -92,8 +95,18 @@ def warm(
         num_new = ask(context, lambda hicache: _settled(hicache, new_digests))
     values = {"dry_run": dry_run, **dataclasses.asdict(tally), "num_new_pages": num_new}
     print_values(values, as_json=as_json)
+    if not dry_run and num_new < len(new_digests):
+        _tell_missing(len(new_digests) - num_new)
     if tally.num_failed:
         raise typer.Exit(EXIT_ERROR)
+
+
+def _tell_missing(num_pages: int) -> None:
+    """Say why pages may not be found in Redis although their prompts have run."""
+    sys.stderr.write(
+        f"{num_pages} of the prompts' pages are not in Redis: what the devices kept is not stored"
+        " again (hicache-admin clear --devices forgets it), or Redis is full or slow\n"
+    )
 
 
 def _look_up(
@@ -137,6 +150,8 @@ def _run_one(
     )
     if prompt.request.HasField("input_ids"):
         request.input_ids.CopyFrom(prompt.request.input_ids)
+    elif prompt.request.HasField("chat"):
+        request.chat.CopyFrom(prompt.request.chat)
     else:
         request.text = prompt.request.text
     complete = generation_pb2.GenerateComplete()
