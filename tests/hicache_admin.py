@@ -74,9 +74,9 @@ def run_admin(*arguments: str, answer: str = "") -> Ended:
 
 
 @asynccontextmanager
-async def hicache_over(valkey: Valkey) -> AsyncIterator[str]:
+async def hicache_over(valkey: Valkey, *, max_bytes: int = 0) -> AsyncIterator[str]:
     """Run a HiCache whose index is built, and yield its address."""
-    settings = HiCacheSettings(port=0, http_port=0, redis_url=(valkey.url,))
+    settings = HiCacheSettings(port=0, http_port=0, redis_url=(valkey.url,), max_bytes=max_bytes)
     async with running(settings, ping_s=0.05) as address:
         async with channel(address) as link:
             stub = hicache_pb2_grpc.HiCacheStub(link)

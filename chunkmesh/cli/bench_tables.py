@@ -85,12 +85,14 @@ def _heading(result: BenchResult) -> list[str]:
     load = "all at once" if rate == "inf" else f"{rate:g} requests/s"
     if workload["max_concurrency"]:
         load += f", at most {workload['max_concurrency']} at a time"
+    num_prompts = workload["num_prompts"]
+    prompts = f"{num_prompts} {'prompt' if num_prompts == 1 else 'prompts'}"
     num_stages = len(_route(result))
     stages = f"{num_stages} {'stage' if num_stages == 1 else 'stages'}"
     return [
         f"model     {result.model['served_model_name']}",
         f"mesh      {stages}, {server['chunk_strategy']} chunks, version {server['version']}",
-        f"workload  {workload['num_prompts']} prompts, seed {workload['seed']}, {load}",
+        f"workload  {prompts}, seed {workload['seed']}, {load}",
         f"dataset   {', '.join([name, *shape])}",
     ]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -26,6 +26,14 @@ from chunkmesh.errors import ConfigError
 from chunkmesh.v1 import generation_pb2 as pb
 
 _DEFAULT_NUM_PROMPTS = 100
+_FLAGS: Mapping[DatasetName, tuple[str, ...]] = {
+    DatasetName.RANDOM: ("random_input_len", "random_output_len", "random_range_ratio"),
+    DatasetName.SHARED_PREFIX: (
+        *("gsp_num_groups", "gsp_system_prompt_len", "gsp_question_len", "gsp_output_len"),
+    ),
+    DatasetName.FILE: ("output_len",),
+}
+"""The flags of each dataset alone."""
 _PROMPTS, _ARRIVALS = range(2)
 """Streams of random numbers: the arrivals stay the same where the prompts change."""
 
@@ -60,8 +68,10 @@ def make_workload(
     """Make the prompts for a model, and say when they are due.
 
     Raises:
-        ConfigError: the file cannot be read or holds too few prompts, or the context is too short.
+        ConfigError: a flag is of another dataset, the file cannot be read or holds too few prompts,
+            or the context is too short.
     """
+    _check_flags(dataset)
     prompts = _prompts(dataset, model)
     _check_context(prompts, model.context_length)
     due_s = arrival_times(
@@ -91,6 +101,21 @@ def requests_of(
 ) -> list[pb.GenerateRequest]:
     """Return a streamed request for each prompt."""
     return [_request(prompt, load, salt) for prompt in prompts]
+
+
+def _check_flags(dataset: DatasetOptions) -> None:
+    """Refuse what would be passed over in silence: flags of the other datasets."""
+    defaults, chosen = DatasetOptions(), dataset.dataset_name
+    for name, flags in _FLAGS.items():
+        for flag in flags if name is not chosen else ():
+            if getattr(dataset, flag) != getattr(defaults, flag):
+                own = ", ".join(map(_flag_text, _FLAGS[chosen]))
+                wrong = f"{_flag_text(flag)} is of --dataset-name {name}"
+                raise ConfigError(f"{wrong}; {chosen} has {own}")
+
+
+def _flag_text(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
 
 
 def _check_context(prompts: Sequence[BenchPrompt], context_tokens: int) -> None:
@@ -161,15 +186,9 @@ def _file_prompts(dataset: DatasetOptions) -> tuple[BenchPrompt, ...]:
 
 def _dataset(dataset: DatasetOptions) -> dict[str, Any]:
     """Return the flags that matter to this dataset."""
-    by_name = {
-        DatasetName.RANDOM: ("random_input_len", "random_output_len", "random_range_ratio"),
-        DatasetName.SHARED_PREFIX: (
-            *("gsp_num_groups", "gsp_system_prompt_len", "gsp_question_len", "gsp_output_len"),
-        ),
-        DatasetName.FILE: (),
-    }
     name = dataset.dataset_name
-    return {"name": str(name)} | {flag: getattr(dataset, flag) for flag in by_name[name]}
+    flags = () if name is DatasetName.FILE else _FLAGS[name]
+    return {"name": str(name)} | {flag: getattr(dataset, flag) for flag in flags}
 
 
 def _number(value: float) -> float | str:

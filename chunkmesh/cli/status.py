@@ -74,7 +74,7 @@ def summary(info: pb.GetServerInfoResponse) -> str:
         f"version   {info.version}, epoch {info.epoch}",
         f"requests  {requests}",
         f"pages     {used} of {info.num_pages} in use, {info.page_tokens} tokens each",
-        f"chunks    {info.chunk_strategy}, {info.chunked_prefill_tokens} tokens",
+        f"chunks    {info.chunk_strategy}, at most {info.chunked_prefill_tokens} tokens",
         f"cache     {info.cache_fault or 'ok'}",
         f"hits      {hits_text(info.cache)}",
     ]
@@ -89,7 +89,7 @@ def summary(info: pb.GetServerInfoResponse) -> str:
 def hits_text(cache: pb.CacheInfo) -> str:
     """Return what prompts did not have to compute, by tier, and how fast stages load."""
     tiers = (
-        f"{cache.device_hit_tokens} tokens on devices (now {cache.num_cached_pages} pages), "
+        f"{cache.device_hit_tokens} tokens on devices ({cache.num_cached_pages} pages there now), "
         f"{cache.host_hit_tokens} in host memory"
     )
     if cache.num_host_pages:

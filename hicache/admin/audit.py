@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from chunkmesh.cli.command_shape import Command
 from chunkmesh.v1 import hicache_pb2 as pb
 from hicache.admin import flags
 from hicache.admin.calls import ANSWER_S, ask
@@ -17,7 +18,7 @@ app = typer.Typer()
 _HEAD = ("time", "peer", "method", "request", "pages", "bytes")
 
 
-@app.command()
+@app.command(cls=Command)
 def audit(
     context: typer.Context,
     *,

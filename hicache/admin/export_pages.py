@@ -9,6 +9,7 @@ import typer
 from rich.console import Console
 from rich.progress import Progress
 
+from chunkmesh.cli.command_shape import Command
 from chunkmesh.cli.option_groups import takes_options
 from chunkmesh.v1 import hicache_pb2 as pb
 from hicache.admin import flags
@@ -23,7 +24,7 @@ from hicache.admin.units import size_text
 app = typer.Typer()
 
 
-@app.command("export")
+@app.command("export", cls=Command)
 @takes_options
 def export_pages(
     context: typer.Context,

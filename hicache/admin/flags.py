@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from pathlib import Path
 from typing import Annotated
 
@@ -15,10 +16,26 @@ Scheduler = Annotated[
     typer.Option(metavar="HOST:PORT", help="Scheduler's users' port; it knows the tokenizer."),
 ]
 SCHEDULER = "127.0.0.1:50051"
+
+
+class Role(enum.StrEnum):
+    """Whose message of a chat a prompt is."""
+
+    USER = "user"
+    SYSTEM = "system"
+
+
 Text = Annotated[str | None, typer.Option(help="The prompt.")]
 PromptFile = Annotated[Path | None, typer.Option(metavar="FILE", help="File with the prompt.")]
 Tokens = Annotated[
     Path | None, typer.Option(metavar="FILE", help="File with a JSON list of token ids.")
+]
+ChatRole = Annotated[
+    Role | None,
+    typer.Option(
+        help="Put the prompt into the model's chat template: user as chunkmesh generate --chat "
+        "sends it, system as every chat with this system message begins."
+    ),
 ]
 CacheSalt = Annotated[str, typer.Option(help="Salt that requests of this prompt carry.")]
 Prefix = Annotated[

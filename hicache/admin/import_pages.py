@@ -9,6 +9,7 @@ from typing import Annotated
 import grpc
 import typer
 
+from chunkmesh.cli.command_shape import Command
 from chunkmesh.cli.option_groups import takes_options
 from chunkmesh.errors import ConfigError
 from chunkmesh.v1 import hicache_pb2 as pb
@@ -22,7 +23,7 @@ from hicache.admin.page_file import check_page_file, read_page_file
 app = typer.Typer()
 
 
-@app.command("import")
+@app.command("import", cls=Command)
 @takes_options
 def import_pages(
     context: typer.Context,

@@ -6,6 +6,7 @@ import dataclasses
 
 import typer
 
+from chunkmesh.cli.command_shape import Command
 from chunkmesh.cli.option_groups import takes_options
 from chunkmesh.v1 import hicache_pb2 as pb
 from hicache.admin import flags
@@ -18,7 +19,7 @@ from hicache.page_runs import LayerReach, PageRun, layer_reach, page_runs
 app = typer.Typer()
 
 
-@app.command()
+@app.command(cls=Command)
 @takes_options
 def lookup(
     context: typer.Context,

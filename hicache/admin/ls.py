@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
 
+from chunkmesh.cli.command_shape import Command
 from chunkmesh.v1 import hicache_pb2 as pb
 from hicache.admin import flags, namespaces
-from hicache.admin.exits import EXIT_NOT_FOUND, fail
+from hicache.admin.exits import EXIT_NOT_FOUND, EXIT_USAGE, fail
 from hicache.admin.output import layer_pairs, layers_text, print_json, print_rows, short
 from hicache.admin.units import size_text
 
@@ -19,26 +21,38 @@ _HEAD = (
 )
 
 
-@app.command()
+@app.command(cls=Command)
 def ls(
     context: typer.Context,
     *,
     namespace: Annotated[
         str | None, typer.Option(metavar="HEX", help="Only this one, by its first digits.")
     ] = None,
+    salt: flags.Salt = None,
+    scheduler: flags.Scheduler = flags.SCHEDULER,
     as_json: flags.Json = False,
 ) -> None:
     """List namespaces: model, fingerprint, dtype, page size, layers, pages, bytes, quota, hits."""
+    if namespace is not None and salt is not None:
+        fail("give either --namespace or --salt", EXIT_USAGE)
     states = namespaces.listed(context)
     if namespace is not None:
         chosen = namespaces.named(context, "--namespace", namespace)
-        states = [state for state in states if state.namespace == chosen]
-        if not states:
-            fail(f"--namespace: {namespace} is not cached", EXIT_NOT_FOUND)
+        states = _only(states, chosen, f"--namespace: {namespace}")
+    if salt is not None:
+        states = _only(states, namespaces.of_salt(scheduler, salt), f"--salt: {salt!r}")
     if as_json:
         print_json({"namespaces": [_values(state) for state in states]})
     else:
         print_rows(_HEAD, map(_row, states))
+
+
+def _only(states: Sequence[pb.NamespaceState], chosen: bytes, said: str) -> list[pb.NamespaceState]:
+    """Return the chosen one; ends the command if nothing of it is there."""
+    found = [state for state in states if state.namespace == chosen]
+    if not found:
+        fail(f"{said} is not cached", EXIT_NOT_FOUND)
+    return found
 
 
 def _values(state: pb.NamespaceState) -> dict[str, object]:

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from chunkmesh.cli.command_shape import Command
 from chunkmesh.cli.option_groups import takes_options
 from chunkmesh.v1 import hicache_pb2 as pb
 from hicache.admin import flags
@@ -19,7 +20,7 @@ from hicache.admin.units import duration_text, parse_duration_ms
 app = typer.Typer()
 
 
-@app.command()
+@app.command(cls=Command)
 @takes_options
 def pin(
     context: typer.Context,
@@ -34,7 +35,6 @@ def pin(
     as_json: flags.Json = False,
 ) -> None:
     """Keep chosen pages from eviction, for good or for --ttl; also over restarts."""
-    consent.check()
     ttl_ms = 0 if ttl is None else parsed("--ttl", ttl, parse_duration_ms)
     request = pb.PinRequest(
         selection=select(context, given, prompt, everything=everything), ttl_ms=ttl_ms

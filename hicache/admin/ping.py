@@ -6,6 +6,7 @@ import time
 
 import typer
 
+from chunkmesh.cli.command_shape import Command
 from chunkmesh.v1 import hicache_pb2 as pb
 from hicache.admin import flags
 from hicache.admin.calls import ANSWER_S, ask
@@ -15,7 +16,7 @@ from hicache.admin.output import print_values
 app = typer.Typer()
 
 
-@app.command()
+@app.command(cls=Command)
 def ping(context: typer.Context, as_json: flags.Json = False) -> None:
     """Ask whether the server and its Redis answer; status 1 if one does not."""
     started_s = time.perf_counter()

@@ -9,6 +9,7 @@ import structlog
 import typer
 
 from chunkmesh import __version__
+from chunkmesh.cli.command_shape import Group
 from hicache.admin import (
     audit,
     clear,
@@ -31,6 +32,7 @@ from hicache.admin import (
 from hicache.admin.exits import address
 
 app = typer.Typer(
+    cls=Group,
     help="Look into the prefix cache, and change it by hand.",
     no_args_is_help=True,
     add_completion=False,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Sequence
 
 from chunkmesh.v1 import generation_pb2
 from hicache.admin import flags
@@ -18,6 +19,7 @@ class GivenPrompt:
     text: flags.Text = None
     prompt_file: flags.PromptFile = None
     tokens: flags.Tokens = None
+    chat_role: flags.ChatRole = None
     cache_salt: flags.CacheSalt = ""
     scheduler: flags.Scheduler = flags.SCHEDULER
 
@@ -31,6 +33,8 @@ class GivenPrompt:
         salt = unicode_text("--cache-salt", self.cache_salt)
         if self.num_given != 1:
             fail("give one of --text, --prompt-file and --tokens", EXIT_USAGE)
+        if self.chat_role is not None and self.tokens is not None:
+            fail("--chat-role needs --text or --prompt-file, not --tokens", EXIT_USAGE)
         text = unicode_text("--text", self.text or "")
         try:
             if self.tokens is not None:
@@ -42,7 +46,26 @@ class GivenPrompt:
             fail(f"{error.filename}: {error.strerror}", EXIT_USAGE)
         except (ValueError, TypeError, RecursionError) as error:
             fail(f"{self.tokens or self.prompt_file}: {error}", EXIT_USAGE)
-        return generation_pb2.TokenizeRequest(text=text, cache_salt=salt)
+        return of_text(text, self.chat_role, cache_salt=salt)
+
+
+def of_text(
+    text: str, chat_role: flags.Role | None, *, cache_salt: str
+) -> generation_pb2.TokenizeRequest:
+    """Return a text as it is, or as a chat of one message."""
+    if chat_role is None:
+        return generation_pb2.TokenizeRequest(text=text, cache_salt=cache_salt)
+    message = generation_pb2.ChatMessage(role=chat_role.value, content=text)
+    return of_messages([message], cache_salt=cache_salt)
+
+
+def of_messages(
+    messages: Sequence[generation_pb2.ChatMessage], *, cache_salt: str
+) -> generation_pb2.TokenizeRequest:
+    """Return a chat; the assistant begins to speak only after the user."""
+    is_asked = bool(messages) and messages[-1].role == flags.Role.USER
+    chat = generation_pb2.Chat(messages=messages, add_generation_prompt=is_asked)
+    return generation_pb2.TokenizeRequest(chat=chat, cache_salt=cache_salt)
 
 
 def tokenized(prompt: GivenPrompt) -> generation_pb2.TokenizeResponse:

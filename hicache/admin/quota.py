@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated
 
 import typer
 
+from chunkmesh.cli.command_shape import Command, Group
 from chunkmesh.cli.option_groups import takes_options
 from chunkmesh.pages import DIGEST_BYTES
 from chunkmesh.v1 import hicache_pb2 as pb
@@ -16,7 +18,7 @@ from hicache.admin.exits import EXIT_NOT_FOUND, fail, parsed
 from hicache.admin.output import print_json, print_rows, print_values, short
 from hicache.admin.units import parse_size, size_text
 
-app = typer.Typer(help="Bound the bytes of a namespace.", no_args_is_help=True)
+app = typer.Typer(cls=Group, help="Bound the bytes of a namespace.", no_args_is_help=True)
 
 _Target = Annotated[
     str,
@@ -28,7 +30,7 @@ _Target = Annotated[
 ]
 
 
-@app.command("list")
+@app.command("list", cls=Command)
 def list_quotas(context: typer.Context, as_json: flags.Json = False) -> None:
     """List the namespaces that have a quota."""
     states = [state for state in namespaces.listed(context) if state.quota_bytes]
@@ -45,7 +47,7 @@ def list_quotas(context: typer.Context, as_json: flags.Json = False) -> None:
     print_rows(("namespace", "model", "salted", "quota", "bytes"), rows)
 
 
-@app.command("set")
+@app.command("set", cls=Command)
 @takes_options
 def set_quota(
     context: typer.Context,
@@ -60,11 +62,13 @@ def set_quota(
     max_bytes = parsed("SIZE", size, parse_size)
     consent.check()
     namespace, said = _resolve(context, target, scheduler)
+    if not any(state.namespace == namespace for state in namespaces.listed(context)):
+        sys.stderr.write(f"nothing of {said} is cached yet\n")
     wanted = f"Bound {said} to {size_text(max_bytes)}"
     _change(context, consent, namespace, max_bytes, wanted, as_json=as_json)
 
 
-@app.command("unset")
+@app.command("unset", cls=Command)
 @takes_options
 def unset_quota(
     context: typer.Context,
@@ -115,14 +119,14 @@ def _change(
             consent.ask(f"{wanted}, which deletes {amount_text(reply)}?")
     if not consent.dry_run:
         reply = change(False)
-    values = {
-        "dry_run": consent.dry_run,
-        "namespace": namespace.hex(),
-        "quota_bytes": max_bytes,
-        "num_pages": reply.num_pages,
-        "num_bytes": reply.num_bytes,
-    }
-    print_values(values, as_json=as_json)
+    named: dict[str, object] = {"dry_run": consent.dry_run, "namespace": namespace.hex()}
+    if as_json:
+        amount = {"num_pages": reply.num_pages, "num_bytes": reply.num_bytes}
+        print_json({**named, "quota_bytes": max_bytes, **amount})
+        return
+    quota = size_text(max_bytes) if max_bytes else "none"
+    evicted = {"evicted_pages": reply.num_pages, "evicted_bytes": reply.num_bytes}
+    print_values({**named, "quota": quota, **evicted}, as_json=False)
 
 
 def _values(state: pb.NamespaceState) -> dict[str, object]:

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from chunkmesh.cli.command_shape import Command
 from chunkmesh.v1 import hicache_pb2 as pb
 from hicache.admin import flags, namespaces, runs
 from hicache.admin.output import print_json, print_rows, short
@@ -29,7 +30,7 @@ _ORDERS = {
 }
 
 
-@app.command()
+@app.command(cls=Command)
 def top(
     context: typer.Context,
     *,

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from chunkmesh.cli.command_shape import Command
 from chunkmesh.v1 import hicache_pb2 as pb
 from hicache.admin import flags, namespaces, runs
 from hicache.admin.exits import EXIT_NOT_FOUND, fail
@@ -14,7 +15,7 @@ from hicache.admin.output import print_json, print_rows, short
 app = typer.Typer()
 
 
-@app.command()
+@app.command(cls=Command)
 def tree(
     context: typer.Context,
     *,

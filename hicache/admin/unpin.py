@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import typer
 
+from chunkmesh.cli.command_shape import Command
 from chunkmesh.cli.option_groups import takes_options
 from chunkmesh.v1 import hicache_pb2 as pb
 from hicache.admin import flags
@@ -15,7 +16,7 @@ from hicache.admin.selection import Given, select
 app = typer.Typer()
 
 
-@app.command()
+@app.command(cls=Command)
 @takes_options
 def unpin(
     context: typer.Context,
@@ -27,7 +28,6 @@ def unpin(
     as_json: flags.Json = False,
 ) -> None:
     """End the pins of chosen pages; status 3 if none of them is pinned."""
-    consent.check()
     request = pb.UnpinRequest(selection=select(context, given, prompt, everything=everything))
 
     def change(dry: bool) -> pb.UnpinResponse:

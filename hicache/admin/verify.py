@@ -6,6 +6,7 @@ import typer
 from rich.console import Console
 from rich.progress import Progress
 
+from chunkmesh.cli.command_shape import Command
 from chunkmesh.cli.option_groups import takes_options
 from chunkmesh.v1 import hicache_pb2 as pb
 from hicache.admin import flags
@@ -19,7 +20,7 @@ from hicache.admin.selection import Given, select
 app = typer.Typer()
 
 
-@app.command()
+@app.command(cls=Command)
 @takes_options
 def verify(
     context: typer.Context,

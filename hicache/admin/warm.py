@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from chunkmesh.address import HostPort
+from chunkmesh.cli.command_shape import Command
 from chunkmesh.cli.option_groups import takes_options
 from chunkmesh.errors import ChunkMeshError
 from chunkmesh.status import from_rpc_error
@@ -53,19 +54,20 @@ class _Prompt:
     new_digests: frozenset[bytes]
 
 
-@app.command()
+@app.command(cls=Command)
 @takes_options
 def warm(
     context: typer.Context,
     file: Annotated[
         Path,
         typer.Argument(
-            help="Prompts: one a line; in a .jsonl file a string or an object with text or "
-            "input_ids, and perhaps cache_salt."
+            help="Prompts: one a line; in a .jsonl file a string or an object with text, input_ids "
+            "or messages, and perhaps cache_salt."
         ),
     ],
     *,
     whole: Annotated[bool, typer.Option("--whole", help="The file is one prompt.")] = False,
+    chat_role: flags.ChatRole = None,
     cache_salt: flags.CacheSalt = "",
     concurrency: Annotated[
         int, typer.Option(metavar="N", min=1, max=256, help="Prompts at the same time.")
@@ -78,7 +80,7 @@ def warm(
     consent.check()
     where = address("--scheduler", scheduler)
     salt = unicode_text("--cache-salt", cache_salt)
-    requests = read_warm_file(file, whole=whole, cache_salt=salt)
+    requests = read_warm_file(file, whole=whole, cache_salt=salt, chat_role=chat_role)
     if not requests:
         fail(f"{file} holds no prompt", EXIT_NOT_FOUND)
     prompts = [_look_up(context, where, request) for request in requests]
@@ -152,6 +154,8 @@ def _run_one(
     )
     if prompt.request.HasField("input_ids"):
         request.input_ids.CopyFrom(prompt.request.input_ids)
+    elif prompt.request.HasField("chat"):
+        request.chat.CopyFrom(prompt.request.chat)
     else:
         request.text = prompt.request.text
     complete = generation_pb2.GenerateComplete()

@@ -9,6 +9,7 @@ from typing import Annotated, cast
 import grpc
 import typer
 
+from chunkmesh.cli.command_shape import Command
 from chunkmesh.v1 import hicache_pb2 as pb
 from hicache.admin import flags
 from hicache.admin.calls import HiCache, ask
@@ -19,7 +20,7 @@ from hicache.admin.units import parse_duration_ms, size_text
 app = typer.Typer()
 
 
-@app.command()
+@app.command(cls=Command)
 def watch(
     context: typer.Context,
     *,
@@ -76,7 +77,7 @@ def _line(change: pb.WatchResponse) -> str:
     if change.kind == pb.CHANGE_KIND_MATCHED:
         words.append(f"{change.num_pages} of {change.num_queried_pages} pages")
     elif change.num_pages:
-        words.append(f"{change.num_pages} pages")
+        words.append(f"{change.num_pages} page{'' if change.num_pages == 1 else 's'}")
     if change.num_bytes:
         words.append(size_text(change.num_bytes))
     if change.namespace:

@@ -19,8 +19,8 @@ Model = Annotated[
     str | None,
     typer.Option(
         metavar="NAME|PATH",
-        help=f"{', '.join(KNOWN_CONFIGS)}, a model folder or a config.json."
-        " Default: the model of the latency.",
+        help=f"{', '.join(KNOWN_CONFIGS)}, a model folder or a config.json;"
+        " names also as on a hub, such as Qwen/Qwen3-32B. Default: the model of the latency.",
     ),
 ]
 LatencyModel = Annotated[

@@ -20,6 +20,16 @@ class Footprint:
     link_bytes: int
     """Each link; 0 with one stage."""
 
+    @property
+    def largest_bytes(self) -> int:
+        """Weights and KV of the stage that has most of both."""
+        return max(self.stage_bytes)
+
+    @property
+    def stage_bytes(self) -> tuple[int, ...]:
+        """Weights and KV by stage."""
+        return tuple(map(sum, zip(self.weight_bytes, self.kv_bytes, strict=True)))
+
     @classmethod
     def of(cls, plan: Plan, shape: ModelShape, *, page_tokens: int, element_bytes: int) -> Self:
         """Count the bytes of a plan's prompt."""

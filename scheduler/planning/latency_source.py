@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import re
 from importlib import resources
 from pathlib import Path
 from typing import Annotated, TypeAlias
@@ -20,7 +19,7 @@ from scheduler.latency_fit import LatencyPoint, fit_latency
 from scheduler.latency_model import StageLatency, Work
 from scheduler.planning.known_shapes import KNOWN_CONFIGS, known_shape
 from scheduler.planning.latency_scaling import MeasuredLayer
-from scheduler.planning.model_latency import EdgeLatency, ModelLatency
+from scheduler.planning.model_latency import EdgeLatency, ModelLatency, short_name
 from scheduler.planning.model_shape import ModelShape
 from scheduler.planning.shape_config import parse_shape
 
@@ -89,13 +88,17 @@ def find_subject(model: str | None, latency: str) -> Subject:
 def read_shape(model: str) -> ModelShape:
     """Return the shape of a known name, of a model folder or of a config.json.
 
+    A name may have its owner before it, as on a hub: Qwen/Qwen3-32B.
+
     Raises:
         ConfigError: it is none of them, or the file is not sound.
     """
+    path = Path(model)
     shape = known_shape(model.lower())
+    if shape is None and model.count("/") == 1 and not path.exists():
+        shape = known_shape(path.name.lower())
     if shape is not None:
         return shape
-    path = Path(model)
     path = path / "config.json" if path.is_dir() else path
     known = ", ".join(KNOWN_CONFIGS)
     text = _read(path, f"--model {model}: neither a model folder nor one of {known}")
@@ -138,14 +141,8 @@ def _of_file(model: str | None, file: LatencyFile) -> Subject:
             f"--latency-model has {latency.num_layers} layers,"
             f" but --model {model} has {shape.num_layers}"
         )
-    name = shape.name if shape else _short(file.model)
+    name = shape.name if shape else short_name(file.model)
     return Subject(name=name, shape=shape, latency=latency)
-
-
-def _short(model: str) -> str:
-    """Cut a fingerprint to what people tell apart; names stay."""
-    is_fingerprint = re.fullmatch("[0-9a-f]{64}", model) is not None
-    return f"model {model[:12]}" if is_fingerprint else model
 
 
 def _fit_table(text: str, path: Path) -> StageLatency:

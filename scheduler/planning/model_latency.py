@@ -7,6 +7,7 @@ are sampled, so once a prompt.
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Sequence
 from typing import Self
 
@@ -70,7 +71,7 @@ class ModelLatency:
                 first_ms=file.stages[0].edge_ms - every_ms,
                 last_ms=file.stages[-1].edge_ms - every_ms,
             ),
-            origin=f"{file.model} on {file.device}",
+            origin=f"{short_name(file.model)} on {file.device}",
             is_estimate=False,
         )
 
@@ -115,3 +116,9 @@ def _share(stage: StageLatency, num_layers: int) -> StageLatency:
         rows_floor_ms=rows_floor_ms([(stage, 1 / num_layers)]),
         size_ratios=stage.size_ratios,
     )
+
+
+def short_name(model: str) -> str:
+    """Cut a fingerprint to what people tell apart; names stay."""
+    is_fingerprint = re.fullmatch("[0-9a-f]{64}", model) is not None
+    return f"model {model[:12]}" if is_fingerprint else model

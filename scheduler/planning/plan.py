@@ -28,7 +28,7 @@ class Plan:
     finish_ms: float
     """To the first token of the last one."""
     bubble_ratio: float
-    """Share of all stages' time, from first start to last end, without compute."""
+    """Share of all stages' time, from first start to last end, without compute; in [0, 1)."""
     simulation: Simulation | None
     """What was seen; None if it was computed because it is too large to simulate."""
 
@@ -60,7 +60,7 @@ class Plan:
             cuts=cuts,
             ttft_ms=float(ended_ms[-1, closing_chunks(cuts.ends)[0]]),
             finish_ms=finish_ms,
-            bubble_ratio=float(1 - times_ms.sum() / (cluster.num_stages * finish_ms)),
+            bubble_ratio=max(0.0, float(1 - times_ms.sum() / (cluster.num_stages * finish_ms))),
             simulation=None,
         )
 

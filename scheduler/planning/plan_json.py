@@ -38,6 +38,7 @@ def _model(survey: Survey) -> Fields:
         "name": survey.subject.name,
         "num_layers": survey.latency.num_layers,
         "hidden_size": shape and shape.hidden_size,
+        "context_length": shape and shape.context_tokens,
         "parameters": shape and shape.parameters(shape.whole),
         "active_parameters": shape and shape.active_parameters(),
         "kv_bytes_per_token": shape and shape.cache_width(shape.whole) * element_bytes,

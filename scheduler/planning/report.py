@@ -20,9 +20,11 @@ def print_plans(console: Console, survey: Survey) -> None:
     console.print(headline(survey), soft_wrap=True)
     for group in survey.groups():
         print_table(console, strategy_table(group))
-    if survey.subject.shape is not None:
-        print_table(console, stage_table(survey, survey.subject.shape))
-        print_table(console, communication_table(survey, survey.subject.shape))
+    if survey.subject.shape is None:
+        console.print("bytes are not told: the latency is of a model without a name, give --model")
+        return
+    print_table(console, stage_table(survey, survey.subject.shape))
+    print_table(console, communication_table(survey, survey.subject.shape))
 
 
 def print_sweep(console: Console, survey: Survey) -> None:
@@ -50,6 +52,10 @@ def headline(survey: Survey) -> str:
         f"latency   {source} {latency.origin}",
         f"mesh      {options.overhead_ms:g} ms a microbatch and stage, {link}, {prompts}",
     ]
+    longest, own = max(options.prompt_tokens), survey.subject.context_tokens
+    if own is not None and longest > own:
+        made_for = f"the {own} that config.json states"
+        lines.append(f"context   {short_count(longest)} tokens are more than {made_for}")
     return "\n".join(lines)
 
 
@@ -84,26 +90,20 @@ def strategy_table(plans: tuple[Plan, ...]) -> Table:
 
 def stage_table(survey: Survey, shape: ModelShape) -> Table:
     """Return a row a stage: layers, weights, and KV of one prompt of each length."""
-    options = survey.options
-    ofs = [
-        Footprint.of(
-            group[0],
-            shape,
-            page_tokens=options.chunks.page_tokens,
-            element_bytes=options.element_bytes,
-        )
-        for group in survey.groups()
-    ]
+    ofs = [_footprint(survey, group[0], shape) for group in survey.groups()]
+    longest = max(ofs, key=lambda each: each.largest_bytes)
     table = Table("stage", "layers", title="bytes on each stage", title_justify="left")
     table.add_column("weights", justify="right")
-    for tokens in options.prompt_tokens:
+    for tokens in survey.options.prompt_tokens:
         table.add_column(f"KV of {short_count(tokens)} tokens", justify="right")
+    table.add_column(f"sum at {short_count(max(survey.options.prompt_tokens))}", justify="right")
     for stage, layers in enumerate(survey.plans[0].cluster.ranges):
         table.add_row(
             str(stage),
             inclusive(layers),
             _bytes(ofs[0].weight_bytes[stage]),
             *(_bytes(each.kv_bytes[stage]) for each in ofs),
+            _bytes(longest.stage_bytes[stage]),
         )
     return table
 
@@ -142,21 +142,19 @@ def communication_table(survey: Survey, shape: ModelShape) -> Table:
 
 def sweep_table(survey: Survey) -> Table:
     """Return a row for each pipeline and prompt length."""
-    strategies = survey.options.strategies
+    strategies, shape = survey.options.strategies, survey.subject.shape
     last = strategies[-1].value
     table = Table(
-        title=f"TTFT in s of each strategy; chunks and what follows are those of {last}",
+        title=f"TTFT in s of each strategy; chunks and what follows are those of {last};"
+        " GB are weights and KV of one prompt on the fullest stage",
         title_justify="left",
     )
     for name in (
         "stages",
         "tokens",
         *(strategy.replace("-", "\n") for strategy in strategies),
-        "chunks",
-        "tokens/s",
-        "bubble",
-        "speed-up",
-        "efficiency",
+        *("chunks", "tokens\n/s", "bubble", "speed-\nup", "effi-\nciency"),
+        *(("GB a\nstage",) if shape is not None else ()),
     ):
         table.add_column(name, justify="right")
     for group in survey.groups():
@@ -168,8 +166,9 @@ def sweep_table(survey: Survey) -> Table:
             str(len(plan.chunk_tokens)),
             f"{plan.throughput_tokens_s:.0f}",
             f"{plan.bubble_ratio:.1%}",
-            f"{plan.speedup:.2f} x",
+            f"{plan.speedup:.2f}x",
             f"{plan.efficiency:.1%}",
+            *((f"{_footprint(survey, plan, shape).largest_bytes / 1e9:.1f}",) if shape else ()),
         )
     return table
 
@@ -187,6 +186,17 @@ def chunks_text(plan: Plan) -> str:
     sizes = plan.chunk_tokens
     ends = f"{sizes[0]}" if len(sizes) == 1 else f"{sizes[0]} .. {sizes[-1]}"
     return f"{len(sizes)}: {ends}"
+
+
+def _footprint(survey: Survey, plan: Plan, shape: ModelShape) -> Footprint:
+    """Count what a plan's prompt leaves where."""
+    options = survey.options
+    return Footprint.of(
+        plan,
+        shape,
+        page_tokens=options.chunks.page_tokens,
+        element_bytes=options.element_bytes,
+    )
 
 
 def _seconds(ms: float) -> str:

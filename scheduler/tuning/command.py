@@ -82,6 +82,7 @@ def _tune(client: GenerationClient, prompt_tokens: int, budget_s: float) -> Tune
         standings=tuple(standings),
         winner=winner,
         tied=tuple(tuner.race.tied()),
+        dropped=tuple(tuner.race.dropped()),
         partition=_advise(info, winner, latency),
         is_cut_short=tuner.is_cut_short,
         latency_reason="" if latency is not None else _latency_reason(info),

@@ -13,6 +13,9 @@ from chunkmesh.v1 import generation_pb2 as pb
 from scheduler.tuning.candidates import Candidate
 from scheduler.tuning.race import TunedRun
 
+CACHE_SALT = "chunkmesh-tune"
+"""What the prompts leave in the cache can be evicted by it; no other request finds it."""
+
 
 class NotMeasured(ChunkMeshError):
     """The mesh did not do what was to be measured."""
@@ -41,6 +44,7 @@ class PromptRuns:
             sampling_params=pb.SamplingParams(temperature=0, max_new_tokens=1, ignore_eos=True),
             chunk_tokens=candidate.chunk_tokens,
             return_timeline=True,
+            cache_salt=CACHE_SALT,
         )
         *_, last = self._client.generate(request)
         complete = last.complete

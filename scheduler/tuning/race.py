@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from scheduler.tuning.candidates import Candidate
 
-_DROP_RATIO = 1.15
+DROP_RATIO = 1.15
 """Whose best time is more than this of the best one's is not measured again."""
 TIE_RATIO = 1.03
 """Medians of a few runs that are nearer than this cannot be told apart."""
@@ -101,6 +101,11 @@ class Race:
         least_ms = min((each.median_ms for each in final), default=0.0)
         return [each for each in final if each.median_ms <= TIE_RATIO * least_ms]
 
+    def dropped(self) -> list[Standing]:
+        """Return those whose best time was too far behind the best one's."""
+        alive = self._alive()
+        return [each for each in self.standings() if each not in alive]
+
     def _final(self) -> list[Standing]:
         """Return those with the most runs; one less is a round that time has cut short."""
         alive = self._alive()
@@ -109,7 +114,7 @@ class Race:
 
     def _alive(self) -> list[Standing]:
         standings = self.standings()
-        limit_ms = _DROP_RATIO * min((each.best_ms for each in standings), default=0.0)
+        limit_ms = DROP_RATIO * min((each.best_ms for each in standings), default=0.0)
         return [each for each in standings if each.best_ms <= limit_ms]
 
 

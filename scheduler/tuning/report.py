@@ -13,7 +13,7 @@ from chunkmesh.cli.output import print_table
 from chunkmesh.cli.partition import inclusive
 from scheduler.tuning.advice import PartitionAdvice
 from scheduler.tuning.candidates import TuneLimits, largest_size
-from scheduler.tuning.race import TIE_RATIO, Standing
+from scheduler.tuning.race import DROP_RATIO, TIE_RATIO, Standing
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +26,8 @@ class Tuned:
     winner: Standing
     tied: tuple[Standing, ...]
     """Those that cannot be told apart from it, itself among them."""
+    dropped: tuple[Standing, ...]
+    """Those that were not measured again."""
     partition: PartitionAdvice | None
     is_cut_short: bool
     latency_reason: str
@@ -96,6 +98,14 @@ def _notes(tuned: Tuned) -> list[str]:
     notes = []
     if tuned.is_cut_short:
         notes.append("time was out before all were measured: a longer --budget tells more")
+    lucky = [
+        each.candidate.name for each in tuned.dropped if each.median_ms < tuned.winner.median_ms
+    ]
+    if lucky:
+        notes.append(
+            f"best time more than {DROP_RATIO - 1:.0%} behind the best one, so not measured again,"
+            f" whatever the median of so few runs: {', '.join(lucky)}"
+        )
     if tuned.latency_reason:
         notes.append(f"dynamic chunks were not tried: {tuned.latency_reason}")
     most = largest_size(tuned.limits)

@@ -364,7 +364,8 @@ def test_a_file_of_too_few_prompts_is_refused(server: FakeGeneration, tmp_path: 
     """Sent twice they would be found in the cache."""
     path = tmp_path / "prompts.jsonl"
     path.write_text('{"prompt": "one"}\n')
-    result = _serve(server, "--dataset-name", "file", "--dataset-path", str(path))
+    words = ("--dataset-name", "file", "--dataset-path", str(path))
+    result = run_cli("bench", "serve", "--server", server.address, "--num-prompts", "2", *words)
     assert result.exit_code == 2
     assert "holds 1" in result.stderr
 

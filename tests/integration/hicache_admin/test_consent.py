@@ -94,6 +94,9 @@ async def test_wrong_usage(run: Admin) -> None:
     """Status 2, and the flag at fault is named."""
     for command, words in (
         (("evict", "--yes"), "--prefix"),
+        (("evict",), "--prefix"),
+        (("lookup", "--tokens", "ids.json", "--chat-role", "user"), "--chat-role"),
+        (("ls", "--salt", "a", "--namespace", "12345678"), "--salt"),
         (("evict", "--prefix", "12", "--yes"), "--prefix"),
         (("evict", "--prefix", "xyz", "--yes"), "--prefix"),
         (("evict", "--older-than", "soon", "--yes"), "--older-than"),

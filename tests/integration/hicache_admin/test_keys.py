@@ -21,8 +21,17 @@ from tests.admin_forms import (
     VERIFIED,
     check_form,
 )
-from tests.hicache_admin import LONG, SHORT_PAGES, Admin
+from tests.hicache_admin import (
+    LONG,
+    NUM_PAGES,
+    PAGE_BYTES,
+    SHORT_PAGES,
+    Admin,
+    admin,
+    hicache_over,
+)
 from tests.page_samples import NAMESPACE
+from tests.valkey import Valkey
 
 
 @pytest.mark.parametrize(
@@ -73,3 +82,11 @@ async def test_people_get_tables(run: Admin, command: tuple[str, ...]) -> None:
     assert (0, "") == (ended.status, ended.errors)
     with pytest.raises(ValueError, match="Expecting value"):
         json.loads(ended.output)
+
+
+async def test_people_see_how_full_it_is(run: Admin, valkey: Valkey) -> None:
+    """The first question of whoever runs it; without a budget there is no share to tell."""
+    assert "no budget" in (await run("stats")).output.splitlines()[-1]
+    async with hicache_over(valkey, max_bytes=2 * NUM_PAGES * PAGE_BYTES) as bounded:
+        shown = await admin("--hicache", bounded, "stats")
+    assert "50.0% of the budget" in shown.output.splitlines()[-1]

@@ -154,6 +154,46 @@ async def test_without_redis_nothing_is_warm(
         assert f"{PROMPT_PAGES} pages are not usable" in cold.errors
 
 
+async def test_a_chat_is_warmed_found_and_forgotten(
+    tiny: Path, valkey: Valkey, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A system prompt is found by chats only as the template writes it, and clear says what stays.
+
+    After a clear the devices still have it, so warm cannot store it again until they forget it.
+    """
+    system = "Be brief. " * 20
+    (tmp_path / "system.txt").write_text(system)
+    prompt = ("--prompt-file", str(tmp_path / "system.txt"))
+    async with cached_mesh(tiny, valkey) as (running, hicache):
+
+        async def run(*words: str) -> Ended:
+            scheduler = ("--scheduler", str(running.address))
+            return await admin("--hicache", hicache, *words, *scheduler)
+
+        warm = ("warm", prompt[1], "--whole", "--chat-role", "system", "--yes", "--json")
+        new_pages = (await run(*warm)).object["num_new_pages"]
+        assert len(system) // 16 <= new_pages
+        found = await run("lookup", *prompt, "--chat-role", "system", "--json")
+        assert 16 * new_pages == found.object["cached_tokens"]
+        assert 3 == (await run("lookup", *prompt)).status
+        roles = (("system", system), ("user", "Hello"))
+        chat = pb.Chat(messages=[pb.ChatMessage(role=role, content=text) for role, text in roles])
+        one = pb.SamplingParams(max_new_tokens=1)
+        assert (
+            new_pages * 16 == (await running.generate(chat=chat, sampling_params=one)).cached_tokens
+        )
+        await run("clear", "--yes")
+        with monkeypatch.context() as patched:
+            patched.setattr("hicache.admin.warm._SETTLE_S", 0.5)
+            again = await run(*warm)
+        assert (0, True) == (again.object["num_new_pages"], "clear --devices" in again.errors)
+        await run("clear", "--devices", "--yes")
+        assert (new_pages, "") == (
+            (renewed := await run(*warm)).object["num_new_pages"],
+            renewed.errors,
+        )
+
+
 async def test_salts_are_namespaces_of_their_own(
     tiny: Path, reference: Reference, valkey: Valkey
 ) -> None:
@@ -170,6 +210,10 @@ async def test_salts_are_namespaces_of_their_own(
         await admin("--hicache", hicache, "quota", "set", "mine", "1GiB", "--yes", *scheduler)
         listed = (await admin("--hicache", hicache, "ls", "--json")).object["namespaces"]
         check_namespaces(listed)
+        mine = await admin("--hicache", hicache, "ls", "--salt", "mine", "--json", *scheduler)
+        assert [True] == [state["salted"] for state in mine.object["namespaces"]]
+        theirs = await admin("--hicache", hicache, "ls", "--salt", "theirs", *scheduler)
+        assert (3, True) == (theirs.status, "'theirs'" in theirs.errors)
         await eventually(lambda: num_keys(valkey, "cm-ns:*") == 2)
     async with cached_mesh(tiny, valkey, num_stages=3) as (running, hicache):
         again = (await admin("--hicache", hicache, "ls", "--json")).object["namespaces"]

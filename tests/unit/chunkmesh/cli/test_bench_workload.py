@@ -68,6 +68,15 @@ def test_outputs_that_the_context_would_cut_are_refused() -> None:
         _made(DatasetOptions(num_prompts=1, random_input_len=1001, random_output_len=200))
 
 
+def test_flags_of_another_dataset_are_refused() -> None:
+    """Passed over, they leave outputs of 128 tokens where two were asked for."""
+    options = DatasetOptions(
+        dataset_name=DatasetName.SHARED_PREFIX, num_prompts=1, random_output_len=2
+    )
+    with pytest.raises(ConfigError, match=r"--random-output-len is of .* random; .*gsp-output-len"):
+        _made(options)
+
+
 def test_a_file_is_cut_to_the_number_that_is_wanted(tmp_path: Path) -> None:
     """From its begin; without a number, all."""
     path = tmp_path / "p.jsonl"

@@ -8,6 +8,7 @@ import pytest
 import typer
 
 from chunkmesh.v1 import generation_pb2 as pb
+from hicache.admin.flags import Role
 from hicache.admin.warm_file import read_warm_file
 
 
@@ -38,6 +39,21 @@ def test_json_lines(tmp_path: Path) -> None:
     ] == read_warm_file(path, whole=False, cache_salt="s")
 
 
+def test_texts_as_chats(tmp_path: Path) -> None:
+    """Prompts of chats are cached as the template writes them; the assistant answers users only."""
+    path = tmp_path / "prompts.jsonl"
+    messages = '[{"role": "system", "content": "a"}, {"role": "user", "content": "b"}]'
+    path.write_text(f'"c"\n{{"messages": {messages}}}\n')
+    roles = (("system", "a"), ("user", "b"), ("system", "c"))
+    said = [pb.ChatMessage(role=role, content=text) for role, text in roles]
+    alone = pb.Chat(messages=said[2:], add_generation_prompt=False)
+    both = pb.Chat(messages=said[:2], add_generation_prompt=True)
+    assert [
+        pb.TokenizeRequest(chat=alone),
+        pb.TokenizeRequest(chat=both),
+    ] == read_warm_file(path, whole=False, cache_salt="", chat_role=Role.SYSTEM)
+
+
 @pytest.mark.parametrize(
     "line",
     [
@@ -49,6 +65,8 @@ def test_json_lines(tmp_path: Path) -> None:
         '{"input_ids": [-1]}',
         '{"input_ids": "abc"}',
         '{"text": "a", "more": 1}',
+        '{"messages": "a"}',
+        '{"messages": [{"role": "user", "text": "a"}]}',
     ],
 )
 def test_a_line_that_is_no_prompt(

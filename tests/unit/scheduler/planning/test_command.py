@@ -83,6 +83,9 @@ def test_a_model_without_a_name_is_told_in_short(tmp_path: Path) -> None:
     path.write_text(file.to_json())
     found = _json("--latency-model", str(path), "--stages", "2", "--tokens", "4K", *_QUICK)
     assert found["model"]["name"] == "model 0123456789ab"
+    assert found["latency"]["origin"] == "model 0123456789ab on x"
+    shown = _run("--latency-model", str(path), "--stages", "2", "--tokens", "4K", *_QUICK)
+    assert "bytes are not told" in shown.stdout
 
 
 def test_several_lengths_and_requests() -> None:
@@ -90,6 +93,40 @@ def test_several_lengths_and_requests() -> None:
     found = _json("--tokens", "4K,8192", "--num-requests", "3", *_QUICK)
     assert [plan["tokens"] for plan in found["plans"]] == [4096, 4096, 8192, 8192]
     assert all(plan["finish_ms"] > plan["ttft_ms"] for plan in found["plans"])
+
+
+def test_how_many_stages_hold_a_prompt() -> None:
+    """Whoever asks for a size of GPU sees weights and KV of the fullest stage, in both tables."""
+    words = ("--model", "Qwen/Qwen3-32B", "--strategy", "fixed")
+    sweep = _run(*words, "--sweep", "stages=4..8,tokens=1M")
+    rows = [line.split() for line in sweep.stdout.splitlines() if " 1M " in line]
+    assert [row[-2] for row in rows[1:]] == ["85.9", "43.7"]
+    one = _run(*words, "--stages", "8", "--tokens", "4K,1M")
+    assert "sum at 1M" in one.stdout
+    assert sum("43.7 GB" in line for line in one.stdout.splitlines()) == 2
+
+
+def test_a_sweep_of_all_strategies_is_as_wide_as_a_log() -> None:
+    """Without a terminal there are 120 columns; a wider table has its cells set close."""
+    shown = _run("--sweep", "stages=32,tokens=128K")
+    (row,) = (line for line in shown.stdout.splitlines() if " 128K " in line and "%" in line)
+    assert "  128K " in row
+    assert len(row) <= 120
+
+
+def test_a_prompt_beyond_the_models_context_is_told() -> None:
+    """It is planned all the same, for context may be stretched; but nobody shall miss it."""
+    words = ("--model", "qwen3-32b", "--strategy", "fixed")
+    assert "1M tokens are more than the 40960" in _run(*words, "--tokens", "4K,1M").stdout
+    assert "more than" not in _run(*words, "--tokens", "4K").stdout
+    assert _json(*words, "--tokens", "4K")["model"]["context_length"] == 40_960
+
+
+def test_a_lone_stage_has_no_bubble() -> None:
+    """Rounding made it -0.0%."""
+    found = _json("--sweep", "stages=1,tokens=512K..2M", *_QUICK)
+    assert [plan["bubble_ratio"] for plan in found["plans"]] == pytest.approx([0.0] * 6, abs=1e-9)
+    assert "-0.0%" not in _run("--sweep", "stages=1,tokens=512K..2M", *_QUICK).stdout
 
 
 def test_named_layers_are_used() -> None:

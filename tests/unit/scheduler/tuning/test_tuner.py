@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 from collections.abc import Callable
 
 import pytest
+from rich.console import Console
 
 from scheduler.latency_model import PipelineLatency, StageLatency
 from scheduler.tuning.candidates import Candidate, TuneLimits, as_it_runs
 from scheduler.tuning.race import Race, TunedRun
+from scheduler.tuning.report import Tuned, print_tuned
 from scheduler.tuning.tuner import TuneBudget, Tuner
 
 LIMITS = TuneLimits(prompt_tokens=2048, max_tokens=1024, page_tokens=64, context_tokens=8192)
@@ -45,6 +48,31 @@ def test_rounds_are_interleaved_and_the_slow_drop_out() -> None:
     assert {"a": 3, "b": 3, "c": 1} == {
         each.candidate.name: len(each.runs) for each in race.standings()
     }
+
+
+def test_a_median_of_few_runs_below_the_winners_is_explained() -> None:
+    """The table is by medians: without a word it seems to recommend the slower of two."""
+    race = Race()
+    race.join([candidate("a", "optimal"), candidate("b")])
+    play(race, {"a": [100.0, 180.0], "b": [120.0]}, 2)
+    assert ["b"] == [each.candidate.name for each in race.dropped()]
+    winner = race.winner()
+    assert winner is not None
+    tuned = Tuned(
+        limits=LIMITS,
+        standings=tuple(race.standings()),
+        winner=winner,
+        tied=tuple(race.tied()),
+        dropped=tuple(race.dropped()),
+        partition=None,
+        is_cut_short=False,
+        latency_reason="",
+    )
+    with io.StringIO() as file:
+        print_tuned(Console(file=file, width=200), tuned)
+        shown = file.getvalue()
+    assert "best time more than 15% behind the best one" in shown
+    assert "runs: b\n" in shown
 
 
 def test_one_slow_run_does_not_drop_a_candidate_that_was_fast_before() -> None:
