@@ -24,7 +24,7 @@ def fit_lines(info: pb.GetServerInfoResponse) -> Iterator[str]:
         if fit.median_error:
             parts.append(f"error {fit.median_error:.1%} (median), {fit.p90_error:.1%} (p90),")
         if fit.num_refits:
-            parts.append(f"{fit.num_refits} refits,")
+            parts.append(f"{fit.num_refits} refit{'' if fit.num_refits == 1 else 's'},")
         parts.append(f"not used: {fit.refused}" if fit.refused else "accepted")
         yield " ".join(parts)
 

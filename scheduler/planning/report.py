@@ -146,19 +146,15 @@ def sweep_table(survey: Survey) -> Table:
     last = strategies[-1].value
     table = Table(
         title=f"TTFT in s of each strategy; chunks and what follows are those of {last};"
-        " bytes are weights and KV of one prompt on the fullest stage",
+        " GB are weights and KV of one prompt on the fullest stage",
         title_justify="left",
     )
     for name in (
         "stages",
         "tokens",
         *(strategy.replace("-", "\n") for strategy in strategies),
-        "chunks",
-        "tokens/s",
-        "bubble",
-        "speed-up",
-        "efficiency",
-        *(("bytes on\na stage",) if shape is not None else ()),
+        *("chunks", "tokens\n/s", "bubble", "speed-\nup", "effi-\nciency"),
+        *(("GB a\nstage",) if shape is not None else ()),
     ):
         table.add_column(name, justify="right")
     for group in survey.groups():
@@ -170,9 +166,9 @@ def sweep_table(survey: Survey) -> Table:
             str(len(plan.chunk_tokens)),
             f"{plan.throughput_tokens_s:.0f}",
             f"{plan.bubble_ratio:.1%}",
-            f"{plan.speedup:.2f} x",
+            f"{plan.speedup:.2f}x",
             f"{plan.efficiency:.1%}",
-            *((_bytes(_footprint(survey, plan, shape).largest_bytes),) if shape else ()),
+            *((f"{_footprint(survey, plan, shape).largest_bytes / 1e9:.1f}",) if shape else ()),
         )
     return table
 
