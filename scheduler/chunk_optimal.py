@@ -11,12 +11,14 @@ import numpy as np
 
 from scheduler.chunk_reach import ChunkReach
 from scheduler.latency_model import FloatArray, PipelineLatency
-from scheduler.pipeline_time import NO_LINK, LinkTime, plan_finish_ms
+from scheduler.few_cells import best_of_all, has_few_cells
+from scheduler.pipeline_time import NO_LINK, LinkTime
 from scheduler.prompt_cuts import cut_from_the_end, even_out
 from scheduler.rule_search import RuleSearch
 from scheduler.sized_search import SizedSearch
 from scheduler.slot_plan import SlotPlan
 from scheduler.slot_search import SlotSearch
+from scheduler.windowed_pipeline import WindowedPipeline
 
 _LEAST_ALIGNMENT_TOKENS = 64
 _MOST_MULTIPLE = 2
@@ -49,6 +51,9 @@ class OptimalChunks:
     max_chunk_ms: float | None = None
     """Longest chunk, for those who wait between; one of a single aligned cell is always allowed."""
     link: LinkTime = NO_LINK
+    """Between all stages."""
+    window: int | None = None
+    """Most chunks in the pipeline, >= 1; None lets in all."""
     preferred_tokens: int = 0
     """Borders are multiples of about so many, too, if a chunk can be that long; 0 prefers none."""
     reach: ChunkReach = dataclasses.field(init=False, repr=False, compare=False)
@@ -87,36 +92,33 @@ class OptimalChunks:
         """Cut what is left of several prompts, at least one, none empty, to one common slot."""
         spans = tuple(ranges)
         limit_ms = math.inf if self.max_chunk_ms is None else self.max_chunk_ms
+        pipeline = WindowedPipeline(latency=self.latency, link=self.link, window=self.window)
+        if len(spans) == 1 and has_few_cells(self.reach, spans[0]):
+            return best_of_all(pipeline, self.reach, spans[0], limit_ms)
+        at_any_size = dataclasses.replace(pipeline, latency=self.latency.at_any_size())
         plan = SlotSearch(
-            latency=self.latency.at_any_size(),
-            reach=self.reach,
-            ranges=spans,
-            link=self.link,
-            is_last=not self.has_sizes,
+            pipeline=at_any_size, reach=self.reach, ranges=spans, is_last=not self.has_sizes
         ).best(limit_ms)
         if self.has_sizes:
-            plan = SizedSearch(
-                latency=self.latency, reach=self.reach, ranges=spans, link=self.link
-            ).best(plan, limit_ms)
+            plan = dataclasses.replace(plan, finish_ms=_finish_ms(pipeline, plan.borders))
+            sized = SizedSearch(pipeline=pipeline, reach=self.reach, ranges=spans)
+            plan = sized.best(plan, limit_ms)
         if self._is_held_to_rules(spans):
-            plan = RuleSearch(
-                latency=self.latency,
-                reach=self.reach,
-                span=spans[0],
-                repeats=len(spans),
-                link=self.link,
-            ).best(plan, limit_ms)
-        return self._without_slivers(plan, limit_ms)
+            rules = RuleSearch(
+                pipeline=pipeline, reach=self.reach, span=spans[0], repeats=len(spans)
+            )
+            plan = rules.best(plan, limit_ms)
+        return self._without_slivers(pipeline, plan, limit_ms)
 
-    def _without_slivers(self, plan: SlotPlan, limit_ms: float) -> SlotPlan:
+    def _without_slivers(
+        self, pipeline: WindowedPipeline, plan: SlotPlan, limit_ms: float
+    ) -> SlotPlan:
         """Let last chunks that are little beside those before be taken with them, if not later."""
         borders = tuple(map(self._joined, plan.borders))
         if all(map(operator.is_, borders, plan.borders)):
             return plan
-        starts = np.concatenate([own[:-1] for own in borders])
-        stops = np.concatenate([own[1:] for own in borders])
-        finish_ms = plan_finish_ms(self.latency, starts, stops, self.link)
-        slot_ms = float(self.reach.chunks_ms(starts, stops).max())
+        finish_ms = _finish_ms(pipeline, borders)
+        slot_ms = max(float(self.reach.chunks_ms(own[:-1], own[1:]).max()) for own in borders)
         if finish_ms > plan.finish_ms or slot_ms > max(limit_ms, plan.slot_ms):
             return plan
         return SlotPlan(slot_ms=slot_ms, finish_ms=finish_ms, borders=borders)
@@ -132,15 +134,18 @@ class OptimalChunks:
         return np.delete(borders, -2)
 
     def _is_held_to_rules(self, spans: Sequence[tuple[int, int]]) -> bool:
-        """Say whether plans of rules have borders as here, and would be judged alike.
-
-        Of prompts in a row SizedSearch looks at what the in-flight window makes of sizes.
-        """
-        is_alike = len(set(spans)) == 1 and (len(spans) == 1 or not self.has_sizes)
-        return is_alike and spans[0][0] % self.reach.align_tokens == 0
+        """Say whether plans of rules have borders as here, and are the same for all."""
+        return len(set(spans)) == 1 and spans[0][0] % self.reach.align_tokens == 0
 
     def cut_to(self, start: int, end: int, slot_ms: float) -> Sequence[int]:
         """Return the ends of the fewest chunks of slot_ms at most, of about equal time."""
         earliest = cut_from_the_end(self.reach, (start, end), slot_ms)
         ends: list[int] = even_out(self.reach, earliest)[1:].astype(int).tolist()
         return ends
+
+
+def _finish_ms(pipeline: WindowedPipeline, borders: Sequence[FloatArray]) -> float:
+    """Return when prompts in a row are through."""
+    starts = np.concatenate([own[:-1] for own in borders])
+    stops = np.concatenate([own[1:] for own in borders])
+    return pipeline.finish_ms(starts, stops)
