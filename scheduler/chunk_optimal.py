@@ -10,8 +10,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from scheduler.chunk_reach import ChunkReach
-from scheduler.latency_model import FloatArray, PipelineLatency
 from scheduler.few_cells import best_of_all, has_few_cells
+from scheduler.latency_model import FloatArray, PipelineLatency
 from scheduler.pipeline_time import NO_LINK, LinkTime
 from scheduler.prompt_cuts import cut_from_the_end, even_out
 from scheduler.rule_search import RuleSearch

@@ -26,7 +26,7 @@ from scheduler.windowed_pipeline import WindowedPipeline
 SMOOTH_FACTORS = tuple(round(0.5 + 0.05 * step, 2) for step in range(11))
 """Of the dynamic rule, that are tried; 0 is fixed."""
 _MAX_CHUNKS = 4096
-"""Of one size are not more; they save under 0.03 % a stage."""
+"""Plans of more are not looked at: they would save under 0.03 % a stage."""
 _ROUNDING = 1e-12
 """A plan must be sooner by this ratio to be looked at."""
 
@@ -49,7 +49,10 @@ class RuleSearch:
         for least_ms, cut in sorted(self._rules(found.finish_ms), key=operator.itemgetter(0)):
             if least_ms >= best.finish_ms * (1 - _ROUNDING):
                 break
-            plan = self._judged(cut(), best.finish_ms)
+            borders = cut()
+            if len(borders) > _MAX_CHUNKS:
+                continue
+            plan = self._judged(borders, best.finish_ms)
             if plan.finish_ms < best.finish_ms and plan.slot_ms <= limit_ms:
                 best = plan
         return best

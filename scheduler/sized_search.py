@@ -52,7 +52,7 @@ _MAX_AS_IF = 800
 """Nor are slots tried there that would be more."""
 _PAST = 1.1
 """So far such a grid goes beyond the slot that holds the longest."""
-_NUM_RHYTHM = 3
+_NUM_RHYTHM = 2
 """So many prompts of several in a row are looked at."""
 _NUM_JUDGED = 2
 """Plans that are judged to their end."""

@@ -184,8 +184,9 @@ class SlotSearch:
         return max(low_ms, _LEAST_SLOT_MS), max(high_ms, _LEAST_SLOT_MS)
 
     def _full_ms(self, num_fills: float) -> float:
-        """Return the slot from which on chunks hardly wait for the window: a window of them lasts
-        as long as one of them is on its way.
+        """Return the slot from which on chunks hardly wait for the window.
+
+        A window of them lasts as long as one of them is on its way.
         """
         if not self.pipeline.may_wait:
             return 0.0
@@ -215,13 +216,13 @@ class SlotSearch:
         return max(self.pipeline.latency.stages.count(stage) for stage in self.reach.rhythm)
 
     def _estimate_ms(self, slot_ms: float) -> float:
-        """Return when the pipeline would be through at the latest, but for what links and window do.
+        """Return about when the pipeline would be through.
 
         On its way through stages and chunks the critical path sees each chunk on one stage, and at
-        each change to another stage one chunk twice: the sum over chunks on their slowest stage,
-        and one of the longest chunks on every other stage. Where chunks may wait for the window
-        it is, if that is more, what chunks that are alike would take: so many windows as are needed
-        one after the other, and the last one filled.
+        each change to another stage one chunk twice: at the latest the sum over chunks on their
+        slowest stage, and one of the longest chunks on every other stage. Where chunks may wait for
+        the window it is, if that is more, what chunks that are alike would take: so many windows as
+        are needed one after the other, and the last one filled.
         """
         total_ms = longest_ms = fill_ms = 0.0
         num_chunks = 0
