@@ -84,6 +84,11 @@ class OptimalChunks:
         """Whether the size of a chunk makes a difference beside its time."""
         return any(stage.size_ratios for stage in self.latency.stages)
 
+    @property
+    def pipeline(self) -> WindowedPipeline:
+        """What plans are judged by."""
+        return WindowedPipeline(latency=self.latency, link=self.link, window=self.window)
+
     def cut(self, start: int, end: int) -> Sequence[int]:
         """Return the ends of the chunks of [start, end)."""
         return self.cut_all([(start, end)]).ends[0]
@@ -92,7 +97,7 @@ class OptimalChunks:
         """Cut what is left of several prompts, at least one, none empty, to one common slot."""
         spans = tuple(ranges)
         limit_ms = math.inf if self.max_chunk_ms is None else self.max_chunk_ms
-        pipeline = WindowedPipeline(latency=self.latency, link=self.link, window=self.window)
+        pipeline = self.pipeline
         if len(spans) == 1 and has_few_cells(self.reach, spans[0]):
             return best_of_all(pipeline, self.reach, spans[0], limit_ms)
         at_any_size = dataclasses.replace(pipeline, latency=self.latency.at_any_size())
@@ -138,10 +143,23 @@ class OptimalChunks:
         return len(set(spans)) == 1 and spans[0][0] % self.reach.align_tokens == 0
 
     def cut_to(self, start: int, end: int, slot_ms: float) -> Sequence[int]:
-        """Return the ends of the fewest chunks of slot_ms at most, of about equal time."""
+        """Return the ends of the fewest chunks of slot_ms at most, of about equal time.
+
+        The last one may be longer by a little that is not worth a chunk.
+        """
         earliest = cut_from_the_end(self.reach, (start, end), slot_ms)
-        ends: list[int] = even_out(self.reach, earliest)[1:].astype(int).tolist()
-        return ends
+        borders: list[int] = even_out(self.reach, earliest).astype(int).tolist()
+        if len(borders) > 2 and self._is_taken_along(*borders[-3:]):
+            del borders[-2]
+        return borders[1:]
+
+    def _is_taken_along(self, before: int, last: int, end: int) -> bool:
+        """Say whether a last chunk is less than a cell, and little, and may be one with another."""
+        most = max(self.fine_reach.align_tokens, _SLIVER_SHARE * (last - before))
+        is_little = end - last < min(most, self.reach.align_tokens)
+        is_held = end - before <= self.reach.max_chunk_tokens
+        limit_ms = math.inf if self.max_chunk_ms is None else self.max_chunk_ms
+        return is_little and is_held and self.reach.chunk_ms(before, end) <= limit_ms
 
 
 def _finish_ms(pipeline: WindowedPipeline, borders: Sequence[FloatArray]) -> float:

@@ -111,6 +111,8 @@ class RouteFormed:
     is new."""
     chunk_alignment_tokens: int = 0
     """Chunks of a multiple of it keep all of each stage's device busy; 0 if no length is better."""
+    link_latency_ms: float = 0.0
+    """How long a small message travels to the next stage, on the slowest link; 0 if not known."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

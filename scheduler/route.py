@@ -28,6 +28,7 @@ from scheduler.pace import Pace
 from scheduler.pages import PageAllocator
 from scheduler.part import Part, work_of
 from scheduler.pipeline import Pipeline
+from scheduler.pipeline_time import LinkTime
 from scheduler.prefill import Prefill
 from scheduler.prefixes import Prefixes, release_lease
 from scheduler.request import Request, RequestState
@@ -90,7 +91,11 @@ class Route:
         )
         if chunks is None:
             self._budget = budget_for(
-                self.choice.strategy, config, formed.latency, formed.chunk_alignment_tokens
+                self.choice.strategy,
+                config,
+                formed.latency,
+                preferred_tokens=formed.chunk_alignment_tokens,
+                link=LinkTime(latency_ms=formed.link_latency_ms),
             )
         else:
             self._budget = TokenBudget(chunks, config.chunked_prefill_tokens)

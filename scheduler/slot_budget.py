@@ -3,7 +3,8 @@
 The slot is the longest time of a microbatch with which all that is left of the admitted prompts is
 done soonest. Of a second of work or more it is searched for, with the borders of the longest
 prompts (chunk_optimal.py), as often as a second of work has come to it and an eighth of all: a
-search may take 50 ms. Of less, and in between, it is what equal chunks would need. Microbatches are
+search may take 50 ms. So are the borders of a prompt of few cells that is alone, which takes 1 ms.
+Of less work, and in between, it is what equal chunks would need. Microbatches are
 then filled up to the slot, so that decode rows and short prompts shorten a long prompt's chunk.
 The limit of a chunk's time is for those who wait for it: others that decode or prefill. A prompt
 that is alone is cut as suits it, or on a slow machine it would pay for short chunks to no end.
@@ -19,6 +20,7 @@ import numpy as np
 
 from scheduler.chunk_optimal import OptimalChunks
 from scheduler.chunk_reach import ChunkReach, constant_ms
+from scheduler.few_cells import has_few_cells
 from scheduler.latency_model import PipelineLatency, Work
 from scheduler.part import Part, take_chunk
 from scheduler.prefill import Prefill
@@ -29,6 +31,8 @@ from scheduler.request import Request
 
 _SEARCHED_MS = 1000.0
 """So much work must be new for a search."""
+_BRIEF_MS = 20.0
+"""So much work of a prompt of few cells that is alone."""
 _SEARCHED_SHARE = 0.125
 """And this share of all that is left."""
 _MAX_RANGES = 8
@@ -77,6 +81,7 @@ class SlotBudget:
         known = self._candidates
         candidates = [known.get(request) or self._look_at(request) for request in prefilling]
         beside_ms = self._reach.beside_ms(beside)
+        self._is_alone = len(candidates) == 1 and not beside_ms
         self._plan(candidates, beside_ms)
         parts: list[Part] = []
         left_ms = self._slot_ms - beside_ms
@@ -90,7 +95,7 @@ class SlotBudget:
             prefill = request.prefill
             if parts and not prefill.is_given and self._is_hopeless(known[request], left_ms):
                 continue
-            end = self._end(prefill, reach, left_ms, left_tokens, is_first=not parts)
+            end = self._end(request, reach, left_ms, left_tokens, is_first=not parts)
             if end is None or (is_as_planned and end < prefill.end):
                 continue
             is_as_planned = is_as_planned or self._is_as_planned(request, end)
@@ -133,6 +138,10 @@ class SlotBudget:
         chunk_ms = [stage.chunk_ms(0, self._max_tokens) for stage in strategy.latency.stages]
         self._num_fills = sum(chunk_ms) / max(chunk_ms) - 1
         """Time of a chunk on all stages but the slowest, in slots."""
+        self._full_ms = strategy.pipeline.full_ms(self._num_fills)
+        """Slot from which on microbatches hardly wait for the window."""
+        self._is_alone = False
+        """Whether the microbatch that is filled can hold but one prompt's chunk."""
         self._candidates: dict[Request, Candidate] = {}
         """Those that have waited before, as they still are."""
         self._searched: set[Request] = set()
@@ -173,7 +182,8 @@ class SlotBudget:
         self._total_ms = sum([candidate.rest for candidate in candidates])
         news = [each for each in candidates if each.request not in self._searched]
         news_ms = sum([each.rest for each in news])
-        if news_ms >= max(_SEARCHED_MS, _SEARCHED_SHARE * self._total_ms):
+        is_much = news_ms >= max(_SEARCHED_MS, _SEARCHED_SHARE * self._total_ms)
+        if is_much or (news and self._is_alone and self._is_planned_at_once(candidates[0])):
             self._search(candidates)
             news = []
         wanted_ms = [self._cut_to_ms.get(each.request, 0.0) for each in candidates]
@@ -185,6 +195,14 @@ class SlotBudget:
         for candidate in candidates:
             if candidate.request not in self._cut_to_ms:
                 self._cut(candidate.request, slot_ms)
+
+    def _is_planned_at_once(self, candidate: Candidate) -> bool:
+        """Say whether a search takes little beside the work, and may find more than one chunk."""
+        prefill = candidate.request.prefill
+        span = prefill.next_start, prefill.end
+        is_at_floor = self._reach.chunk_ms(*span) <= self._reach.least_ms
+        is_brief = candidate.rest < _BRIEF_MS or is_at_floor
+        return not is_brief and has_few_cells(self._reach, span)
 
     def _search(self, candidates: Sequence[Candidate]) -> None:
         """Look for the best slot, and for the best borders of the longest prompts."""
@@ -208,7 +226,7 @@ class SlotBudget:
 
     def _end(
         self,
-        prefill: Prefill,
+        request: Request,
         reach: ChunkReach,
         cap_ms: float,
         left_tokens: int,
@@ -220,6 +238,7 @@ class SlotBudget:
         Beside rows and other prompts, which leave no room for what was planned, borders are fine:
         a chunk that had to be as short as the next coarse one would leave much of a slot empty.
         """
+        prefill = request.prefill
         start, end = prefill.next_start, prefill.end
         if prefill.is_given:
             given = prefill.wanted_end() or end
@@ -231,7 +250,9 @@ class SlotBudget:
             reached = furthest // reach.align_tokens * reach.align_tokens
         if reached <= start or not (is_first or self._is_worth(start, reached, end, cap_ms)):
             return None
-        if reached == end and self._reach.grows_ms(start, end) <= RIDERS_SHARE * self._slot_ms:
+        is_rider = self._reach.grows_ms(start, end) <= RIDERS_SHARE * self._slot_ms
+        is_exact = self._is_alone and request in self._searched
+        if reached == end and is_rider and not is_exact:
             return end
         wanted = prefill.wanted_end()
         if wanted is not None and wanted <= reached:
@@ -285,12 +306,16 @@ class SlotBudget:
         """Return the slot of equal chunks, all work being one long prompt.
 
         With n chunks of the slot grows / n + paid, the whole takes grows + n * paid + fills * slot.
+        No shorter than lets them wait for the window, unless that holds them all at once.
         At least a cell more than the least time, or rounding down to cells would leave chunks of
         less work than the floor's time holds: a cell of news, of whom no search has looked at.
         """
         if self._num_fills <= 0:
             return math.inf
         slot_ms = self._paid_ms + math.sqrt(self._paid_ms * self._total_ms / self._num_fills)
+        if self._full_ms:
+            at_once_ms = self._paid_ms + self._total_ms / (self._strategy.window or math.inf)
+            slot_ms = max(slot_ms, min(self._full_ms, at_once_ms))
         end = max([each.request.prefill.end for each in news], default=0)
         cell_ms = self._reach.grows_ms(max(end - self._reach.align_tokens, 0), end)
         return max(slot_ms, self._reach.least_ms + cell_ms)

@@ -176,22 +176,12 @@ class SlotSearch:
         num_fills = self._fill_ms(*longest) / longest_ms if longest_ms else 0.0
         if not num_fills:
             return (max(longest_ms, _LEAST_SLOT_MS),) * 2
-        full_ms = self._full_ms(num_fills)
+        full_ms = self.pipeline.full_ms(num_fills)
         best_ms = per_chunk_ms + math.sqrt(per_chunk_ms * grows_ms / num_fills)
         least_ms = max(per_chunk_ms + grows_ms / _MAX_CHUNKS, self.reach.least_ms)
         low_ms = min(max(best_ms * _GRID_RANGE[0], least_ms), longest_ms)
         high_ms = min(max(best_ms, low_ms, full_ms) * _GRID_RANGE[1], longest_ms)
         return max(low_ms, _LEAST_SLOT_MS), max(high_ms, _LEAST_SLOT_MS)
-
-    def _full_ms(self, num_fills: float) -> float:
-        """Return the slot from which on chunks hardly wait for the window.
-
-        A window of them lasts as long as one of them is on its way.
-        """
-        if not self.pipeline.may_wait:
-            return 0.0
-        num_spare = (self.pipeline.window or math.inf) - 1 - num_fills
-        return self.pipeline.travel_ms / num_spare if num_spare > 0 else math.inf
 
     def _fill_ms(self, start: int, end: int) -> float:
         """Return what a chunk takes on all stages but the slowest."""

@@ -49,6 +49,20 @@ class WindowedPipeline:
         """Whether the window may keep a full pipeline of chunks that are alike from being busy."""
         return self.window is not None and (self.window < self.num_stages or self.link != NO_LINK)
 
+    def full_ms(self, num_fills: float) -> float:
+        """Return the time of chunks that hardly wait for the window.
+
+        A window of them lasts as long as one of them is on its way. Infinite if they always wait.
+
+        Args:
+            num_fills: what one takes on all stages but the slowest, over that on the slowest.
+
+        """
+        if self.window is None or not self.may_wait:
+            return 0.0
+        num_spare = self.window - 1 - num_fills
+        return self.travel_ms / num_spare if num_spare > 0 else math.inf
+
     def finish_ms(self, starts: FloatArray, stops: FloatArray, most_ms: float = math.inf) -> float:
         """Return when the last of these chunks, which may be of several prompts, leaves.
 

@@ -253,6 +253,7 @@ class Workers:
                 ),
                 pool_ids=route.pool_ids,
                 chunk_alignment_tokens=max(each.chunk_alignment_tokens for each in self.route),
+                link_latency_ms=self.registry.link_latency_ms(),
             )
         )
 
