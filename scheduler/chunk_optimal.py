@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import operator
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from scheduler.chunk_reach import ChunkReach
 from scheduler.few_cells import best_of_all, has_few_cells
 from scheduler.latency_model import FloatArray, PipelineLatency
 from scheduler.pipeline_time import NO_LINK, LinkTime
-from scheduler.prompt_cuts import cut_from_the_end, even_out
+from scheduler.prompt_cuts import cut_from_the_end, cut_in_shares, even_out
 from scheduler.rule_search import RuleSearch
 from scheduler.sized_search import SizedSearch
 from scheduler.slot_plan import SlotPlan
@@ -21,9 +21,25 @@ from scheduler.slot_search import SlotSearch
 from scheduler.windowed_pipeline import WindowedPipeline
 
 _LEAST_ALIGNMENT_TOKENS = 64
+_FAR_MULTIPLE = 4
 _MOST_MULTIPLE = 2
+_NUM_NEAR = 2
+"""Numbers of chunks to try on either side, of a prompt that is not searched for."""
+_MAX_NEAR = 64
+"""With more chunks one more or less hardly matters."""
 _SLIVER_SHARE = 0.25
 """Of the chunk before: a last chunk that is less is little."""
+
+
+def fine_alignment(page_tokens: int) -> int:
+    """Return what borders are multiples of: of pages and 64, unless that is far more than both.
+
+    A page of 1023 would leave a border every 65472 tokens. Then it is so many whole pages as hold
+    64 tokens.
+    """
+    both = math.lcm(page_tokens, _LEAST_ALIGNMENT_TOKENS)
+    is_near = both <= _FAR_MULTIPLE * max(page_tokens, _LEAST_ALIGNMENT_TOKENS)
+    return both if is_near else -(-_LEAST_ALIGNMENT_TOKENS // page_tokens) * page_tokens
 
 
 def coarse_alignment(align_tokens: int, preferred_tokens: int) -> int:
@@ -45,7 +61,7 @@ class OptimalChunks:
 
     latency: PipelineLatency
     page_tokens: int
-    """Borders are multiples of it and of 64, unless max_chunk_tokens is less than that."""
+    """Borders are multiples of it and mostly of 64, unless max_chunk_tokens is less than that."""
     max_chunk_tokens: int | None = None
     """>= 1; what a stage's buffers hold."""
     max_chunk_ms: float | None = None
@@ -66,7 +82,7 @@ class OptimalChunks:
 
     def __post_init__(self) -> None:
         largest = math.inf if self.max_chunk_tokens is None else self.max_chunk_tokens
-        wanted = (math.lcm(self.page_tokens, _LEAST_ALIGNMENT_TOKENS), self.page_tokens, 1)
+        wanted = (fine_alignment(self.page_tokens), self.page_tokens, 1)
         fine = ChunkReach(
             self.latency.at_any_size(),
             align_tokens=next(tokens for tokens in wanted if tokens <= largest),
@@ -152,6 +168,50 @@ class OptimalChunks:
         if len(borders) > 2 and self._is_taken_along(*borders[-3:]):
             del borders[-2]
         return borders[1:]
+
+    def cut_alone(self, start: int, end: int, slot_ms: float) -> SlotPlan:
+        """Cut one prompt, not empty, in a millisecond or two: about as slot_ms has it, or better.
+
+        Of few cells it is the best there is; else of about so many chunks, of about equal time.
+        """
+        limit_ms = math.inf if self.max_chunk_ms is None else self.max_chunk_ms
+        if has_few_cells(self.reach, (start, end)) and not self._is_at_floor(start, end):
+            return best_of_all(self.pipeline, self.reach, (start, end), limit_ms)
+        ends = self.cut_to(start, end, slot_ms)
+        best = self._planned(np.array([start, *ends], dtype=np.float64))
+        if len(ends) > _MAX_NEAR or self._is_at_floor(start, end):
+            return best
+        limit_ms = max(limit_ms, best.slot_ms)
+        for borders in self._near(start, end, len(ends)):
+            plan = self._planned(borders)
+            if plan.finish_ms < best.finish_ms and plan.slot_ms <= limit_ms:
+                best = plan
+        return best
+
+    def _near(self, start: int, end: int, num_chunks: int) -> Iterator[FloatArray]:
+        """Yield borders of about so many chunks, and of slots that hold about so many cells."""
+        for number in range(max(num_chunks - _NUM_NEAR, 1), num_chunks + _NUM_NEAR + 1):
+            borders = cut_in_shares(self.reach, (start, end), np.ones(number), 0.0)
+            if borders is not None:
+                yield borders
+        align = self.reach.align_tokens
+        num_cells = (end - start) // (num_chunks * align)
+        for cells in range(max(num_cells - 1, 1), num_cells + _NUM_NEAR + 1):
+            slot_ms = self.reach.chunk_ms(max(end - cells * align, start), end)
+            yield np.array([start, *self.cut_to(start, end, slot_ms)], dtype=np.float64)
+
+    def _is_at_floor(self, start: int, end: int) -> bool:
+        """Say whether all in one chunk takes no longer than hardly anything."""
+        is_held = end - start <= self.reach.max_chunk_tokens
+        return is_held and self.reach.chunk_ms(start, end) <= self.reach.least_ms
+
+    def _planned(self, borders: FloatArray) -> SlotPlan:
+        """Return one prompt's plan with its figures."""
+        return SlotPlan(
+            slot_ms=float(self.reach.chunks_ms(borders[:-1], borders[1:]).max()),
+            finish_ms=self.pipeline.finish_ms(borders[:-1], borders[1:]),
+            borders=(borders,),
+        )
 
     def _is_taken_along(self, before: int, last: int, end: int) -> bool:
         """Say whether a last chunk is less than a cell, and little, and may be one with another."""

@@ -3,8 +3,8 @@
 The slot is the longest time of a microbatch with which all that is left of the admitted prompts is
 done soonest. Of a second of work or more it is searched for, with the borders of the longest
 prompts (chunk_optimal.py), as often as a second of work has come to it and an eighth of all: a
-search may take 50 ms. So are the borders of a prompt of few cells that is alone, which takes 1 ms.
-Of less work, and in between, it is what equal chunks would need. Microbatches are
+search may take 50 ms. Of less, and in between, it is what equal chunks would need, and where a
+prompt is alone the best of some numbers of chunks near, which takes a millisecond. Microbatches are
 then filled up to the slot, so that decode rows and short prompts shorten a long prompt's chunk.
 The limit of a chunk's time is for those who wait for it: others that decode or prefill. A prompt
 that is alone is cut as suits it, or on a slow machine it would pay for short chunks to no end.
@@ -20,7 +20,6 @@ import numpy as np
 
 from scheduler.chunk_optimal import OptimalChunks
 from scheduler.chunk_reach import ChunkReach, constant_ms
-from scheduler.few_cells import has_few_cells
 from scheduler.latency_model import PipelineLatency, Work
 from scheduler.part import Part, take_chunk
 from scheduler.prefill import Prefill
@@ -31,8 +30,6 @@ from scheduler.request import Request
 
 _SEARCHED_MS = 1000.0
 """So much work must be new for a search."""
-_BRIEF_MS = 20.0
-"""So much work of a prompt of few cells that is alone."""
 _SEARCHED_SHARE = 0.125
 """And this share of all that is left."""
 _MAX_RANGES = 8
@@ -182,8 +179,7 @@ class SlotBudget:
         self._total_ms = sum([candidate.rest for candidate in candidates])
         news = [each for each in candidates if each.request not in self._searched]
         news_ms = sum([each.rest for each in news])
-        is_much = news_ms >= max(_SEARCHED_MS, _SEARCHED_SHARE * self._total_ms)
-        if is_much or (news and self._is_alone and self._is_planned_at_once(candidates[0])):
+        if news_ms >= max(_SEARCHED_MS, _SEARCHED_SHARE * self._total_ms):
             self._search(candidates)
             news = []
         wanted_ms = [self._cut_to_ms.get(each.request, 0.0) for each in candidates]
@@ -191,18 +187,12 @@ class SlotBudget:
         limit_ms = self._strategy.max_chunk_ms or math.inf
         slot_ms = min(slot_ms, limit_ms, self._longest_ms(candidates) + beside_ms)
         slot_ms = max(slot_ms, self._reach.least_ms)
+        if self._is_alone and candidates[0].request not in self._cut_to_ms:
+            slot_ms = self._cut_alone(candidates[0], slot_ms)
         self._slot_ms = max(slot_ms, min(_ROWS_FACTOR * beside_ms, limit_ms))
         for candidate in candidates:
             if candidate.request not in self._cut_to_ms:
                 self._cut(candidate.request, slot_ms)
-
-    def _is_planned_at_once(self, candidate: Candidate) -> bool:
-        """Say whether a search takes little beside the work, and may find more than one chunk."""
-        prefill = candidate.request.prefill
-        span = prefill.next_start, prefill.end
-        is_at_floor = self._reach.chunk_ms(*span) <= self._reach.least_ms
-        is_brief = candidate.rest < _BRIEF_MS or is_at_floor
-        return not is_brief and has_few_cells(self._reach, span)
 
     def _search(self, candidates: Sequence[Candidate]) -> None:
         """Look for the best slot, and for the best borders of the longest prompts."""
@@ -223,6 +213,15 @@ class SlotBudget:
         start, end = request.prefill.next_start, request.prefill.end
         request.prefill.want((start, *self._strategy.cut_to(start, end, slot_ms)))
         self._cut_to_ms[request] = slot_ms
+
+    def _cut_alone(self, candidate: Candidate, slot_ms: float) -> float:
+        """Want the rest of a prompt as is best without others; return its longest chunk's time."""
+        prefill = candidate.request.prefill
+        start, end = prefill.next_start, prefill.end
+        plan = self._strategy.cut_alone(start, end, slot_ms)
+        prefill.want((start, *plan.ends[0]))
+        self._cut_to_ms[candidate.request] = plan.slot_ms
+        return plan.slot_ms
 
     def _end(
         self,
@@ -251,8 +250,7 @@ class SlotBudget:
         if reached <= start or not (is_first or self._is_worth(start, reached, end, cap_ms)):
             return None
         is_rider = self._reach.grows_ms(start, end) <= RIDERS_SHARE * self._slot_ms
-        is_exact = self._is_alone and request in self._searched
-        if reached == end and is_rider and not is_exact:
+        if reached == end and is_rider and not self._is_alone:
             return end
         wanted = prefill.wanted_end()
         if wanted is not None and wanted <= reached:
