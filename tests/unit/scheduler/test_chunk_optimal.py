@@ -243,7 +243,7 @@ def test_odd_pages_keep_borders_near(page_tokens: int, align: int) -> None:
     assert align == chunks.fine_reach.align_tokens
     assert all(border % align == 0 for border in plan.ends[0][:-1])
     usual_ms = OptimalChunks(latency=_even(4), page_tokens=64).cut_all([(0, 65_472)]).finish_ms
-    assert plan.finish_ms <= 1.01 * usual_ms
+    assert plan.finish_ms <= 1.02 * usual_ms
 
 
 @pytest.mark.parametrize(
