@@ -8,6 +8,7 @@ from typing import Literal, Protocol
 from chunkmesh.logprobs import TokenLogprobs
 from chunkmesh.pages import TokenIds
 from scheduler.latency_model import PipelineLatency
+from scheduler.pipeline_time import NO_LINK, LinkTime
 
 
 class TextSink(Protocol):
@@ -111,8 +112,8 @@ class RouteFormed:
     is new."""
     chunk_alignment_tokens: int = 0
     """Chunks of a multiple of it keep all of each stage's device busy; 0 if no length is better."""
-    link_latency_ms: float = 0.0
-    """How long a small message travels to the next stage, on the slowest link; 0 if not known."""
+    link: LinkTime = NO_LINK
+    """Of its slowest link, as far as that is known."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,7 +28,6 @@ from scheduler.pace import Pace
 from scheduler.pages import PageAllocator
 from scheduler.part import Part, work_of
 from scheduler.pipeline import Pipeline
-from scheduler.pipeline_time import LinkTime
 from scheduler.prefill import Prefill
 from scheduler.prefixes import Prefixes, release_lease
 from scheduler.request import Request, RequestState
@@ -64,7 +63,8 @@ class Route:
         counts = counts or CacheCounts()
         self.pages = pages or PageAllocator(formed.num_pages, counts)
         self.rows = Rows(config.max_running_requests)
-        self.pipeline = Pipeline(num_stages=num_stages, window=config.window(num_stages))
+        window = config.window(num_stages)
+        self.pipeline = Pipeline(num_stages=num_stages, window=window)
         self.groups = DecodeGroups(
             config.num_decode_groups(num_stages),
             formed.latency,
@@ -86,16 +86,15 @@ class Route:
         self._config = config
         self.pace = Pace(formed, config)
         self.choice = choose(config, formed.latency)
-        self._outlook = Outlook(
-            window=config.window(num_stages), shorten_chunks=self.choice.strategy == "optimal"
-        )
+        shorten_chunks = self.choice.strategy == "optimal"
+        self._outlook = Outlook(window=window, shorten_chunks=shorten_chunks)
         if chunks is None:
             self._budget = budget_for(
                 self.choice.strategy,
                 config,
                 formed.latency,
                 preferred_tokens=formed.chunk_alignment_tokens,
-                link=LinkTime(latency_ms=formed.link_latency_ms),
+                link=formed.link,
             )
         else:
             self._budget = TokenBudget(chunks, config.chunked_prefill_tokens)

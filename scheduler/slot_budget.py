@@ -20,6 +20,7 @@ import numpy as np
 
 from scheduler.chunk_optimal import OptimalChunks
 from scheduler.chunk_reach import ChunkReach, constant_ms
+from scheduler.even_slot import EvenSlot
 from scheduler.latency_model import PipelineLatency, Work
 from scheduler.part import Part, take_chunk
 from scheduler.prefill import Prefill
@@ -78,7 +79,7 @@ class SlotBudget:
         known = self._candidates
         candidates = [known.get(request) or self._look_at(request) for request in prefilling]
         beside_ms = self._reach.beside_ms(beside)
-        self._is_alone = len(candidates) == 1 and not beside_ms
+        self._is_alone = len(candidates) == 1 and not (beside_ms or is_awaited)
         self._plan(candidates, beside_ms)
         parts: list[Part] = []
         left_ms = self._slot_ms - beside_ms
@@ -126,19 +127,13 @@ class SlotBudget:
         self._strategy = strategy
         self._reach = strategy.reach
         self._fine = strategy.fine_reach
-        slowest = self._reach.slowest(0, self._max_tokens)
-        self._paid_ms = constant_ms(slowest)
-        """What a chunk takes beside what grows."""
+        self._even = EvenSlot.of(strategy, self._max_tokens)
+        self._paid_ms = self._even.paid_ms
         self._least_paid_ms = min(constant_ms(stage) for stage in self._reach.rhythm)
         self._cell_ms = self._reach.grows_ms(0, self._reach.align_tokens)
         """What the least chunk grows by; one is taken even if there is no time for it."""
-        chunk_ms = [stage.chunk_ms(0, self._max_tokens) for stage in strategy.latency.stages]
-        self._num_fills = sum(chunk_ms) / max(chunk_ms) - 1
-        """Time of a chunk on all stages but the slowest, in slots."""
-        self._full_ms = strategy.pipeline.full_ms(self._num_fills)
-        """Slot from which on microbatches hardly wait for the window."""
         self._is_alone = False
-        """Whether the microbatch that is filled can hold but one prompt's chunk."""
+        """Whether one prompt prefills, and nobody decodes."""
         self._candidates: dict[Request, Candidate] = {}
         """Those that have waited before, as they still are."""
         self._searched: set[Request] = set()
@@ -301,19 +296,7 @@ class SlotBudget:
         return min(full_ms, self._paid_ms + self._total_ms)
 
     def _even_slot_ms(self, news: Sequence[Candidate]) -> float:
-        """Return the slot of equal chunks, all work being one long prompt.
-
-        With n chunks of the slot grows / n + paid, the whole takes grows + n * paid + fills * slot.
-        No shorter than lets them wait for the window, unless that holds them all at once.
-        At least a cell more than the least time, or rounding down to cells would leave chunks of
-        less work than the floor's time holds: a cell of news, of whom no search has looked at.
-        """
-        if self._num_fills <= 0:
-            return math.inf
-        slot_ms = self._paid_ms + math.sqrt(self._paid_ms * self._total_ms / self._num_fills)
-        if self._full_ms:
-            at_once_ms = self._paid_ms + self._total_ms / (self._strategy.window or math.inf)
-            slot_ms = max(slot_ms, min(self._full_ms, at_once_ms))
+        """Return the slot of equal chunks, and of a cell of news, whom no search has looked at."""
         end = max([each.request.prefill.end for each in news], default=0)
         cell_ms = self._reach.grows_ms(max(end - self._reach.align_tokens, 0), end)
-        return max(slot_ms, self._reach.least_ms + cell_ms)
+        return self._even.slot_ms(self._total_ms, cell_ms)

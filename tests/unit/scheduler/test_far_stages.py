@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections.abc import Sequence
 
@@ -12,6 +13,9 @@ from hypothesis import strategies as st
 
 from chunkmesh.layers import partition
 from scheduler.chunk_optimal import OptimalChunks
+from scheduler.engine import Engine
+from scheduler.engine_config import ChunkStrategyName
+from scheduler.events import RouteFormed
 from scheduler.few_cells import best_of_all
 from scheduler.latency_model import PipelineLatency, StageLatency
 from scheduler.pipeline_time import LinkTime, chunk_times_ms
@@ -19,10 +23,12 @@ from scheduler.planning.cluster import Cluster, PromptLoad
 from scheduler.planning.cuts import ChunkSettings, Strategy
 from scheduler.planning.latency_source import BUILT_IN, find_subject
 from scheduler.planning.plan import make_plan
+from scheduler.simulator import Simulator
 from scheduler.window_time import windowed_finish_ms
 from tests.chunk_plans import rivals
 from tests.drawn_latencies import sized_stages, stages
 from tests.layer_table import NUM_LAYERS, OVERHEAD_MS
+from tests.model_times import CONFIG, ModelTimes, arrival, h200_pipeline
 
 _SIZES = (64, 128, 192, 256, 384, 512, 1024, 2048, 4096, 16_384)
 
@@ -116,3 +122,28 @@ def test_far_stages_get_longer_chunks(
         for strategy in Strategy
     }
     assert finish_ms[Strategy.OPTIMAL] <= 1.0005 * min(finish_ms.values())
+
+
+@pytest.mark.parametrize(("latency_ms", "prompt"), [(20.0, 32_768), (50.0, 32_768), (20.0, 4000)])
+def test_the_live_engine_looks_at_its_links(latency_ms: float, prompt: int) -> None:
+    """Long prompts are searched for, of short ones some numbers of chunks are tried."""
+    latency = h200_pipeline(4)
+    finish_s = {}
+    tried: list[tuple[ChunkStrategyName, int]] = [("optimal", 8192)]
+    tried += [("fixed", 1024 << step) for step in range(4)]
+    for strategy, size in tried:
+        config = dataclasses.replace(
+            CONFIG, chunk_strategy=strategy, chunked_prefill_tokens=size, max_chunk_ms=None
+        )
+        route = RouteFormed(
+            epoch=1,
+            num_stages=4,
+            num_pages=1024,
+            latency=latency,
+            link=LinkTime(latency_ms=latency_ms),
+        )
+        simulator = Simulator(
+            Engine(config), route, ModelTimes(latency), link_latency_s=latency_ms / 1000
+        )
+        finish_s[strategy, size] = simulator.run([arrival("r", prompt)]).requests[0].ttft_s
+    assert finish_s["optimal", 8192] <= 1.001 * min(finish_s.values())
