@@ -250,7 +250,8 @@ class SlotBudget:
         wanted = prefill.wanted_end()
         if wanted is not None and wanted <= reached:
             return wanted
-        return self._tidy_end(reach, (start, reached), min(end, furthest), end)
+        little_tokens = self._fine.align_tokens
+        return _tidy_end(reach, (start, reached), min(end, furthest), end, little_tokens)
 
     def _is_as_planned(self, request: Request, end: int) -> bool:
         """Say whether a chunk is one of a plan whose chunks may be meant to be below the slot.
@@ -271,24 +272,6 @@ class SlotBudget:
         is_piece = self._reach.grows_ms(start, reached) < _PIECE_SHARE * self._slot_ms
         return self._reach.fits(start, reached, cap_ms) and (reached == end or not is_piece)
 
-    def _tidy_end(self, reach: ChunkReach, chunk: tuple[int, int], furthest: int, end: int) -> int:
-        """Leave no small piece behind a chunk up to reached, which may not go beyond furthest.
-
-        Less than a cell is taken as well, if it is not much; and two chunks of which the last would
-        be less than half the other are made alike.
-        """
-        start, reached = chunk
-        align, rest = reach.align_tokens, end - reached
-        most = max(self._fine.align_tokens, _TAIL_SHARE * (reached - start))
-        is_little = rest < min(most, align)
-        if is_little and end <= furthest:
-            return end
-        if rest >= (reached - start) / 2:
-            return reached
-        half = np.array([0.5])
-        cut = float(graded_cuts(self._reach.slowest(start, end), (start, end), half)[0])
-        return min(math.ceil(cut / align) * align, reached)
-
     def _longest_ms(self, candidates: Sequence[Candidate]) -> float:
         """Return what a microbatch takes that is full, or has all that there is."""
         end = max(self._max_tokens, *[each.request.prefill.end for each in candidates])
@@ -300,3 +283,23 @@ class SlotBudget:
         end = max([each.request.prefill.end for each in news], default=0)
         cell_ms = self._reach.grows_ms(max(end - self._reach.align_tokens, 0), end)
         return self._even.slot_ms(self._total_ms, cell_ms)
+
+
+def _tidy_end(
+    reach: ChunkReach, chunk: tuple[int, int], furthest: int, end: int, little_tokens: int
+) -> int:
+    """Leave no small piece behind a chunk up to reached, which may not go beyond furthest.
+
+    Less than a cell is taken as well, if it is not much; and two chunks of which the last would
+    be less than half the other are made alike.
+    """
+    start, reached = chunk
+    align, rest = reach.align_tokens, end - reached
+    is_little = rest < min(max(little_tokens, _TAIL_SHARE * (reached - start)), align)
+    if is_little and end <= furthest:
+        return end
+    if rest >= (reached - start) / 2:
+        return reached
+    half = np.array([0.5])
+    cut = float(graded_cuts(reach.slowest(start, end), (start, end), half)[0])
+    return min(math.ceil(cut / align) * align, reached)
