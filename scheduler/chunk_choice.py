@@ -10,6 +10,7 @@ from scheduler.chunk_optimal import OptimalChunks
 from scheduler.chunking import FixedChunks
 from scheduler.engine_config import ChunkStrategyName, EngineConfig
 from scheduler.latency_model import PipelineLatency
+from scheduler.pipeline_time import NO_LINK, LinkTime
 from scheduler.slot_budget import SlotBudget
 
 
@@ -45,9 +46,14 @@ def budget_for(
     strategy: ChunkStrategyName,
     config: EngineConfig,
     latency: PipelineLatency | None,
+    *,
     preferred_tokens: int = 0,
+    link: LinkTime = NO_LINK,
 ) -> Budget:
-    """Make the budget of a chosen strategy; optimal chunks are multiples of what is preferred."""
+    """Make the budget of a chosen strategy.
+
+    Optimal chunks are multiples of what is preferred, and look at links and window.
+    """
     max_tokens = config.chunked_prefill_tokens
     if strategy == "fixed" or latency is None:
         return TokenBudget(FixedChunks(max_tokens), max_tokens)
@@ -65,6 +71,8 @@ def budget_for(
         page_tokens=config.page_tokens,
         max_chunk_tokens=max_tokens,
         max_chunk_ms=config.max_chunk_ms,
+        link=link,
+        window=config.window(latency.num_stages),
         preferred_tokens=preferred_tokens,
     )
     return SlotBudget(optimal, max_tokens)

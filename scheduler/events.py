@@ -8,6 +8,7 @@ from typing import Literal, Protocol
 from chunkmesh.logprobs import TokenLogprobs
 from chunkmesh.pages import TokenIds
 from scheduler.latency_model import PipelineLatency
+from scheduler.pipeline_time import NO_LINK, LinkTime
 
 
 class TextSink(Protocol):
@@ -113,6 +114,8 @@ class RouteFormed:
     is new."""
     chunk_alignment_tokens: int = 0
     """Chunks of a multiple of it keep all of each stage's device busy; 0 if no length is better."""
+    link: LinkTime = NO_LINK
+    """Of its slowest link, as far as that is known."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,12 +4,14 @@ Prompts are served in the order of prefill_order.py: behind those of higher prio
 began earlier and are no longer, before those that began later and are no shorter. Others are taken
 to share the slots with it, each getting as much until it is done. A pipeline that is full brings
 one chunk a slot, and the last chunk has to pass all stages: what it takes longer than those that
-are passing now comes on top. Those who decode ride along: they make microbatches longer, or chunks
-shorter and so more.
+are passing now comes on top. Prompts of one chunk ride in microbatches that others pay for; they
+count with what they add, and with their share of what these pay. Those who decode ride along: they
+make microbatches longer, or chunks shorter and so more.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -91,6 +93,10 @@ class _Rest(NamedTuple):
     prefill: Prefill
     num_changes: int
     ms: float
+    mean_ms: float
+    """Of a chunk of it."""
+    grows_ms: float
+    """What it adds to microbatches that others pay for, if it is one chunk; else 0."""
     priority: int
     length: int
     """Tokens with those that are done."""
@@ -101,10 +107,17 @@ class _Rest(NamedTuple):
     def of(cls, request: Request, latency: PipelineLatency, rows: RowsBeside) -> _Rest:
         """Work out what is left of an output."""
         prefill, (priority, arrival, child) = request.prefill, request.rank
+        ms = rest_ms(prefill, latency, rows)
+        grows_ms = 0.0
+        if prefill.num_left == 1:
+            own = Work.of_chunk(prefill.done_tokens, prefill.end)
+            grows_ms = max([stage.grows_ms(own) for stage in latency.stages])
         return cls(
             prefill=prefill,
             num_changes=prefill.num_changes,
-            ms=rest_ms(prefill, latency, rows),
+            ms=ms,
+            mean_ms=ms / max(prefill.num_left, 1),
+            grows_ms=grows_ms,
             priority=-priority,
             length=prefill.end - prefill.start,
             began=(prefill.began_at, arrival, child),
@@ -132,6 +145,8 @@ class Outlook:
         self._slowest: PipelineLatency | None = None
         """Its stages that can be the slowest."""
         self._rows = NO_ROWS
+        self._paid_ratio = math.inf
+        """What microbatches take over what chunks add to them."""
 
     def forget(self) -> None:
         """Look anew when it is asked next."""
@@ -170,12 +185,29 @@ class Outlook:
         for rest in self._rests.values():
             is_earlier, is_longer = rest.began < own.began, rest.length > own.length
             if rest.priority != own.priority:
-                ahead_ms += rest.ms if rest.priority > own.priority else 0.0
+                ahead_ms += self._taken_ms(rest) if rest.priority > own.priority else 0.0
             elif is_earlier and not is_longer:
-                ahead_ms += rest.ms
+                ahead_ms += self._taken_ms(rest)
             elif is_earlier or rest.length < own.length:
-                beside_ms.append(rest.ms)
+                beside_ms.append(self._taken_ms(rest))
         return ahead_ms, beside_ms
+
+    def _taken_ms(self, rest: _Rest) -> float:
+        """Return what the rest of another takes; of one chunk its share of a microbatch."""
+        return min(rest.ms, rest.grows_ms * self._paid_ratio) if rest.grows_ms else rest.ms
+
+    def _share_what_is_paid(self, latency: PipelineLatency) -> None:
+        """Find what microbatches take, over what the chunks in them add.
+
+        They are as long as the longest chunk, or as short ones together, which are sent before
+        what they pay is more than half of it.
+        """
+        paid_ms = max([stage.edge_ms + stage.fixed_ms for stage in latency.stages])
+        rests = self._rests.values()
+        longest_ms = max([rest.mean_ms for rest in rests], default=0.0)
+        together_ms = min(sum([rest.grows_ms for rest in rests]), paid_ms)
+        slot_ms = max(longest_ms, paid_ms + together_ms)
+        self._paid_ratio = slot_ms / (slot_ms - paid_ms) if slot_ms > paid_ms else math.inf
 
     def _look(
         self, prefilling: Iterable[Request], groups: DecodeGroups, latency: PipelineLatency
@@ -202,3 +234,4 @@ class Outlook:
                 rest = _Rest.of(request, self._slowest, self._rows)
             rests[request] = rest
         self._rests, self._is_fresh = rests, True
+        self._share_what_is_paid(self._slowest)

@@ -188,6 +188,11 @@ class Registry:
         self.phase = Phase.CONNECTING
         return [SendConnect(worker_id=each, epoch=epoch) for each in self.route]
 
+    def link_latency_ms(self) -> float:
+        """Return half of the round trip on the route's slowest link; 0 if it has none."""
+        rtts_us = [self.links[worker_id][1] for worker_id in self.route if worker_id in self.links]
+        return max(rtts_us, default=0) / 2000
+
     def joined(self, worker_id: str, epoch: int, transport: str, rtt_us: int) -> list[Decision]:
         """A worker answered Connect."""
         if epoch == self.epoch and transport:

@@ -13,12 +13,12 @@ from scheduler.actions import (
 )
 from scheduler.admission import pages_at_start
 from scheduler.batching import describe, next_parts
-from scheduler.budget import TokenBudget
+from scheduler.budget import Budget, TokenBudget
 from scheduler.cache_counts import CacheCounts
 from scheduler.chunk_choice import budget_for, choose
 from scheduler.chunking import ChunkStrategy
 from scheduler.decode_groups import DecodeGroups
-from scheduler.engine_config import EngineConfig
+from scheduler.engine_config import ChunkStrategyName, EngineConfig
 from scheduler.events import Acked, Loaded, RouteFormed, Stored
 from scheduler.fork import fork
 from scheduler.given_chunks import given_ends
@@ -66,7 +66,8 @@ class Route:
         )
         self.pages = self.tiers.device
         self.rows = Rows(config.max_running_requests)
-        self.pipeline = Pipeline(num_stages=num_stages, window=config.window(num_stages))
+        window = config.window(num_stages)
+        self.pipeline = Pipeline(num_stages=num_stages, window=window)
         self.groups = DecodeGroups(
             config.num_decode_groups(num_stages),
             formed.latency,
@@ -83,15 +84,9 @@ class Route:
         self._config = config
         self.pace = Pace(formed, config)
         self.choice = choose(config, formed.latency)
-        self._outlook = Outlook(
-            window=config.window(num_stages), shorten_chunks=self.choice.strategy == "optimal"
-        )
-        if chunks is None:
-            self._budget = budget_for(
-                self.choice.strategy, config, formed.latency, formed.chunk_alignment_tokens
-            )
-        else:
-            self._budget = TokenBudget(chunks, config.chunked_prefill_tokens)
+        shorten_chunks = self.choice.strategy == "optimal"
+        self._outlook = Outlook(window=window, shorten_chunks=shorten_chunks)
+        self._budget = _budget(formed, config, self.choice.strategy, chunks)
 
     def has_place(self, request: Request) -> bool:
         """Whether rows and pages to begin are free, and a page for each running output beside."""
@@ -324,3 +319,21 @@ def route_of(message: Acked | Loaded | Stored, latest: Route | None, epoch: int)
             f"message of stage {message.stage}, the route has {latest.num_stages}"
         )
     return latest
+
+
+def _budget(
+    formed: RouteFormed,
+    config: EngineConfig,
+    strategy: ChunkStrategyName,
+    chunks: ChunkStrategy | None,
+) -> Budget:
+    """Make the budget of the strategy in use, or in tokens for given chunks."""
+    if chunks is not None:
+        return TokenBudget(chunks, config.chunked_prefill_tokens)
+    return budget_for(
+        strategy,
+        config,
+        formed.latency,
+        preferred_tokens=formed.chunk_alignment_tokens,
+        link=formed.link,
+    )

@@ -17,10 +17,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from scheduler.chunk_reach import ChunkReach
-from scheduler.latency_model import FloatArray, PipelineLatency
-from scheduler.pipeline_time import LinkTime, chunk_times_ms, finish_times_ms, plan_finish_ms
+from scheduler.latency_model import FloatArray
 from scheduler.prompt_cuts import Range, cut_at_least
 from scheduler.slot_plan import SlotPlan
+from scheduler.windowed_pipeline import WindowedPipeline
 
 _NUM_SIZES = (2, 4)
 """Sizes whose slots are searched, of many chunks and of few.
@@ -48,8 +48,14 @@ _AS_SLOW = 0.9
 """A stage is one of the slowest from this ratio of the slowest one's time on."""
 _FEW_CHUNKS = 100
 """Up to here, where a slot's chunks are few, slots are tried whatever the size at the end."""
+_MAX_AS_IF = 800
+"""Nor are slots tried there that would be more."""
 _PAST = 1.1
 """So far such a grid goes beyond the slot that holds the longest."""
+_NUM_RHYTHM = 2
+"""So many prompts of several in a row are looked at."""
+_NUM_JUDGED = 2
+"""Plans that are judged to their end."""
 _MAX_CHUNKS = 8192
 """Sizes that make more chunks of a prompt are not tried: they would only take planning."""
 
@@ -68,12 +74,11 @@ class _Tried:
 class SizedSearch:
     """One search, for the rest of some prompts."""
 
-    latency: PipelineLatency
+    pipeline: WindowedPipeline
     reach: ChunkReach
     """Of that pipeline at any size: slots are what it says, and no chunk takes longer."""
     ranges: tuple[Range, ...]
     """[start, end) of each prompt, none empty, at least one."""
-    link: LinkTime
 
     def best(self, even: SlotPlan, max_slot_ms: float) -> SlotPlan:
         """Return the plan that is through first, of this one and those of good sizes."""
@@ -85,10 +90,12 @@ class SizedSearch:
             tried += self._try_as_if(mean, max_slot_ms)
         if max(end - start for start, end in self.ranges) <= self.reach.max_chunk_tokens:
             tried.append(self._try(tuple(np.array(span, dtype=np.float64) for span in self.ranges)))
-        tried.append(self._try(even.borders))
         limit_ms = max(max_slot_ms, even.slot_ms)
-        plans = map(self._planned, sorted(tried, key=_cost_ms))
-        return next(plan for plan in plans if plan.slot_ms <= limit_ms)
+        held = (
+            each for each in sorted(tried, key=_cost_ms) if self._slot_ms(each.borders) <= limit_ms
+        )
+        plans = map(self._planned, itertools.islice(held, _NUM_JUDGED))
+        return min([even, *plans], key=lambda plan: plan.finish_ms)
 
     def _try_sizes(self, max_slot_ms: float, num_sizes: int) -> list[_Tried]:
         """Cut in one size and, for the best of these, with other slots.
@@ -121,8 +128,12 @@ class SizedSearch:
         sizes = [known for known in self._known if known <= self._furthest]
         if not sizes:
             return []
-        reach = self.reach.of_latency(self.latency.as_if(size))
+        reach = self.reach.of_latency(self.pipeline.latency.as_if(size))
         slots_ms = [min(reach.chunk_ms(0, known), max_slot_ms) for known in sizes]
+        work_ms = sum(reach.grows_ms(*span) for span in set(self.ranges))
+        slots_ms = [slot_ms for slot_ms in slots_ms if work_ms <= _MAX_AS_IF * slot_ms]
+        if not slots_ms:
+            return []
         interval_ms = min(slots_ms), _PAST * max(slots_ms)
         as_if = dataclasses.replace(self, reach=reach)
         return as_if.zoom(reach.align_tokens, interval_ms, math.inf)
@@ -151,7 +162,7 @@ class SizedSearch:
     def _is_many(self, size: int) -> bool:
         """Say whether chunks of a size are so many that to try them takes long."""
         num_chunks = sum(end - start for start, end in set(self.ranges)) // size
-        return num_chunks > max(_MANY_CHUNKS, _MANY_A_STAGE * self.latency.num_stages)
+        return num_chunks > max(_MANY_CHUNKS, _MANY_A_STAGE * self.pipeline.latency.num_stages)
 
     @property
     def _gradings(self) -> Sequence[float]:
@@ -160,7 +171,7 @@ class SizedSearch:
         Faster stages before the slowest fill it sooner if the first chunks are short.
         """
         start, end = self.ranges[0]
-        times_ms = [stage.chunk_ms(start, end) for stage in self.latency.stages]
+        times_ms = [stage.chunk_ms(start, end) for stage in self.pipeline.latency.stages]
         return _GRADINGS if times_ms[0] < _AS_SLOW * max(times_ms) else ()
 
     def _sizes(self, max_slot_ms: float) -> list[int]:
@@ -177,7 +188,7 @@ class SizedSearch:
         align = self.reach.align_tokens
         known = {
             max(round(size / align), 1) * align
-            for stage in self.latency.stages
+            for stage in self.pipeline.latency.stages
             if stage.size_ratios
             for size in stage.size_ratios.tokens
         }
@@ -195,71 +206,35 @@ class SizedSearch:
         return self._try(tuple(cut[span] for span in self.ranges))
 
     def _try(self, borders: tuple[FloatArray, ...]) -> _Tried:
-        """Find about when the pipeline is through if it lets in only a window of chunks.
+        """Find when the pipeline is through; of many prompts alike in a row, about when.
 
-        One prompt is looked at stage by stage, prompts in a row as SlotSearch estimates them.
+        The first few tell the rhythm.
         """
-        if len(borders) == 1:
-            return _Tried(cost_ms=self._alone_ms(borders[0]), borders=borders)
-        times_ms = self._times_ms(borders)
-        total_ms = sum(float(own.sum()) for own in times_ms)
-        longest_ms = max(float(own.max()) for own in times_ms)
-        cost_ms = total_ms + sum(self._fills) * longest_ms + self._waits_ms(times_ms)
-        return _Tried(cost_ms=cost_ms, borders=borders)
+        if len(borders) <= _NUM_RHYTHM or len(set(self.ranges)) > 1:
+            return _Tried(cost_ms=self._finish_ms(borders), borders=borders)
+        few_ms = self._finish_ms(borders[: _NUM_RHYTHM - 1])
+        rhythm_ms = self._finish_ms(borders[:_NUM_RHYTHM])
+        left_ms = (len(borders) - _NUM_RHYTHM) * (rhythm_ms - few_ms)
+        return _Tried(cost_ms=rhythm_ms + left_ms, borders=borders)
 
-    def _alone_ms(self, borders: FloatArray) -> float:
-        """Return when one prompt is through, its chunks waiting once for the window at most.
-
-        They do if shorter ones follow on long ones, until they would be late for the slowest stage.
-        """
-        times_ms = chunk_times_ms(self.latency, borders[:-1], borders[1:])
-        finish_ms = finish_times_ms(times_ms, np.diff(borders), self.link)
-        slowest = int(times_ms[:, -1].argmax())
-        window = self.latency.num_stages + 1
-        behind_ms = times_ms[:slowest, window:].sum(axis=0)
-        began_ms = finish_ms[slowest, window:] - times_ms[slowest, window:]
-        late_ms = finish_ms[-1, : len(began_ms)] + behind_ms - began_ms
-        return float(finish_ms[-1, -1] + late_ms.max(initial=0.0))
-
-    def _waits_ms(self, times_ms: Sequence[FloatArray]) -> float:
-        """Return how long first chunks of prompts wait for long ones of those before them.
-
-        A chunk enters when the one that is a window before it has left. Where that is a prompt's
-        last, and those between are the next one's short ones, it could have entered sooner.
-        """
-        before, behind = self._fills
-        num_between = self.latency.num_stages
-        waits_ms = 0.0
-        for one, other in itertools.pairwise(times_ms):
-            head_ms = float(other[:num_between].mean())
-            path_ms = before * head_ms + (behind + 1) * float(one.max())
-            waits_ms += max(path_ms - (num_between + 1) * head_ms, 0.0)
-        return waits_ms
-
-    @property
-    def _fills(self) -> tuple[float, float]:
-        """Time of a chunk on the stages before the slowest and behind it, in times on it."""
-        span = max(self.ranges, key=lambda span: span[1] - span[0])
-        times_ms = [stage.chunk_ms(*span) for stage in self.latency.stages]
-        slowest = times_ms.index(max(times_ms))
-        before_ms, behind_ms = sum(times_ms[:slowest]), sum(times_ms[slowest + 1 :])
-        return before_ms / times_ms[slowest], behind_ms / times_ms[slowest]
-
-    def _times_ms(self, borders: tuple[FloatArray, ...]) -> list[FloatArray]:
-        """Return the times of each prompt's chunks, each on its slowest stage."""
-        alike = {id(own): own for own in borders}
-        times_ms = {key: self.latency.chunks_ms(own[:-1], own[1:]) for key, own in alike.items()}
-        return [times_ms[id(own)] for own in borders]
+    def _finish_ms(self, borders: Sequence[FloatArray], most_ms: float = math.inf) -> float:
+        """Return when prompts in a row are through."""
+        starts = np.concatenate([own[:-1] for own in borders])
+        stops = np.concatenate([own[1:] for own in borders])
+        return self.pipeline.finish_ms(starts, stops, most_ms)
 
     def _planned(self, tried: _Tried) -> SlotPlan:
         """Return the plan with its figures; its slot is by reach, as microbatches are filled."""
-        starts = np.concatenate([own[:-1] for own in tried.borders])
-        stops = np.concatenate([own[1:] for own in tried.borders])
         return SlotPlan(
-            slot_ms=float(self.reach.chunks_ms(starts, stops).max()),
-            finish_ms=plan_finish_ms(self.latency, starts, stops, self.link),
+            slot_ms=self._slot_ms(tried.borders),
+            finish_ms=self._finish_ms(tried.borders),
             borders=tried.borders,
         )
+
+    def _slot_ms(self, borders: tuple[FloatArray, ...]) -> float:
+        """Return the longest chunk's time."""
+        distinct = {id(own): own for own in borders}.values()
+        return max(float(self.reach.chunks_ms(own[:-1], own[1:]).max()) for own in distinct)
 
 
 def _cost_ms(tried: _Tried) -> float:

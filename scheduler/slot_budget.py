@@ -3,7 +3,8 @@
 The slot is the longest time of a microbatch with which all that is left of the admitted prompts is
 done soonest. Of a second of work or more it is searched for, with the borders of the longest
 prompts (chunk_optimal.py), as often as a second of work has come to it and an eighth of all: a
-search may take 50 ms. Of less, and in between, it is what equal chunks would need. Microbatches are
+search may take 50 ms. Of less, and in between, it is what equal chunks would need, and where a
+prompt is alone the best of some numbers of chunks near, which takes a millisecond. Microbatches are
 then filled up to the slot, so that decode rows and short prompts shorten a long prompt's chunk.
 The limit of a chunk's time is for those who wait for it: others that decode or prefill. A prompt
 that is alone is cut as suits it, or on a slow machine it would pay for short chunks to no end.
@@ -19,6 +20,7 @@ import numpy as np
 
 from scheduler.chunk_optimal import OptimalChunks
 from scheduler.chunk_reach import ChunkReach, constant_ms
+from scheduler.even_slot import EvenSlot
 from scheduler.latency_model import PipelineLatency, Work
 from scheduler.part import Part, take_chunk
 from scheduler.prefill import Prefill
@@ -77,6 +79,7 @@ class SlotBudget:
         known = self._candidates
         candidates = [known.get(request) or self._look_at(request) for request in prefilling]
         beside_ms = self._reach.beside_ms(beside)
+        self._is_alone = len(candidates) == 1 and not (beside_ms or is_awaited)
         self._plan(candidates, beside_ms)
         parts: list[Part] = []
         left_ms = self._slot_ms - beside_ms
@@ -90,7 +93,7 @@ class SlotBudget:
             prefill = request.prefill
             if parts and not prefill.is_given and self._is_hopeless(known[request], left_ms):
                 continue
-            end = self._end(prefill, reach, left_ms, left_tokens, is_first=not parts)
+            end = self._end(request, reach, left_ms, left_tokens, is_first=not parts)
             if end is None or (is_as_planned and end < prefill.end):
                 continue
             is_as_planned = is_as_planned or self._is_as_planned(request, end)
@@ -124,15 +127,13 @@ class SlotBudget:
         self._strategy = strategy
         self._reach = strategy.reach
         self._fine = strategy.fine_reach
-        slowest = self._reach.slowest(0, self._max_tokens)
-        self._paid_ms = constant_ms(slowest)
-        """What a chunk takes beside what grows."""
+        self._even = EvenSlot.of(strategy, self._max_tokens)
+        self._paid_ms = self._even.paid_ms
         self._least_paid_ms = min(constant_ms(stage) for stage in self._reach.rhythm)
         self._cell_ms = self._reach.grows_ms(0, self._reach.align_tokens)
         """What the least chunk grows by; one is taken even if there is no time for it."""
-        chunk_ms = [stage.chunk_ms(0, self._max_tokens) for stage in strategy.latency.stages]
-        self._num_fills = sum(chunk_ms) / max(chunk_ms) - 1
-        """Time of a chunk on all stages but the slowest, in slots."""
+        self._is_alone = False
+        """Whether one prompt prefills, and nobody decodes."""
         self._candidates: dict[Request, Candidate] = {}
         """Those that have waited before, as they still are."""
         self._searched: set[Request] = set()
@@ -181,6 +182,8 @@ class SlotBudget:
         limit_ms = self._strategy.max_chunk_ms or math.inf
         slot_ms = min(slot_ms, limit_ms, self._longest_ms(candidates) + beside_ms)
         slot_ms = max(slot_ms, self._reach.least_ms)
+        if self._is_alone and candidates[0].request not in self._cut_to_ms:
+            slot_ms = self._cut_alone(candidates[0], slot_ms)
         self._slot_ms = max(slot_ms, min(_ROWS_FACTOR * beside_ms, limit_ms))
         for candidate in candidates:
             if candidate.request not in self._cut_to_ms:
@@ -206,9 +209,18 @@ class SlotBudget:
         request.prefill.want((start, *self._strategy.cut_to(start, end, slot_ms)))
         self._cut_to_ms[request] = slot_ms
 
+    def _cut_alone(self, candidate: Candidate, slot_ms: float) -> float:
+        """Want the rest of a prompt as is best without others; return its longest chunk's time."""
+        prefill = candidate.request.prefill
+        start, end = prefill.next_start, prefill.end
+        plan = self._strategy.cut_alone(start, end, slot_ms)
+        prefill.want((start, *plan.ends[0]))
+        self._cut_to_ms[candidate.request] = plan.slot_ms
+        return plan.slot_ms
+
     def _end(
         self,
-        prefill: Prefill,
+        request: Request,
         reach: ChunkReach,
         cap_ms: float,
         left_tokens: int,
@@ -220,6 +232,7 @@ class SlotBudget:
         Beside rows and other prompts, which leave no room for what was planned, borders are fine:
         a chunk that had to be as short as the next coarse one would leave much of a slot empty.
         """
+        prefill = request.prefill
         start, end = prefill.next_start, prefill.end
         if prefill.is_given:
             given = prefill.wanted_end() or end
@@ -231,12 +244,14 @@ class SlotBudget:
             reached = furthest // reach.align_tokens * reach.align_tokens
         if reached <= start or not (is_first or self._is_worth(start, reached, end, cap_ms)):
             return None
-        if reached == end and self._reach.grows_ms(start, end) <= RIDERS_SHARE * self._slot_ms:
+        is_rider = self._reach.grows_ms(start, end) <= RIDERS_SHARE * self._slot_ms
+        if reached == end and is_rider and not self._is_alone:
             return end
         wanted = prefill.wanted_end()
         if wanted is not None and wanted <= reached:
             return wanted
-        return self._tidy_end(reach, (start, reached), min(end, furthest), end)
+        little_tokens = self._fine.align_tokens
+        return _tidy_end(reach, (start, reached), min(end, furthest), end, little_tokens)
 
     def _is_as_planned(self, request: Request, end: int) -> bool:
         """Say whether a chunk is one of a plan whose chunks may be meant to be below the slot.
@@ -257,24 +272,6 @@ class SlotBudget:
         is_piece = self._reach.grows_ms(start, reached) < _PIECE_SHARE * self._slot_ms
         return self._reach.fits(start, reached, cap_ms) and (reached == end or not is_piece)
 
-    def _tidy_end(self, reach: ChunkReach, chunk: tuple[int, int], furthest: int, end: int) -> int:
-        """Leave no small piece behind a chunk up to reached, which may not go beyond furthest.
-
-        Less than a cell is taken as well, if it is not much; and two chunks of which the last would
-        be less than half the other are made alike.
-        """
-        start, reached = chunk
-        align, rest = reach.align_tokens, end - reached
-        most = max(self._fine.align_tokens, _TAIL_SHARE * (reached - start))
-        is_little = rest < min(most, align)
-        if is_little and end <= furthest:
-            return end
-        if rest >= (reached - start) / 2:
-            return reached
-        half = np.array([0.5])
-        cut = float(graded_cuts(self._reach.slowest(start, end), (start, end), half)[0])
-        return min(math.ceil(cut / align) * align, reached)
-
     def _longest_ms(self, candidates: Sequence[Candidate]) -> float:
         """Return what a microbatch takes that is full, or has all that there is."""
         end = max(self._max_tokens, *[each.request.prefill.end for each in candidates])
@@ -282,15 +279,27 @@ class SlotBudget:
         return min(full_ms, self._paid_ms + self._total_ms)
 
     def _even_slot_ms(self, news: Sequence[Candidate]) -> float:
-        """Return the slot of equal chunks, all work being one long prompt.
-
-        With n chunks of the slot grows / n + paid, the whole takes grows + n * paid + fills * slot.
-        At least a cell more than the least time, or rounding down to cells would leave chunks of
-        less work than the floor's time holds: a cell of news, of whom no search has looked at.
-        """
-        if self._num_fills <= 0:
-            return math.inf
-        slot_ms = self._paid_ms + math.sqrt(self._paid_ms * self._total_ms / self._num_fills)
+        """Return the slot of equal chunks, and of a cell of news, whom no search has looked at."""
         end = max([each.request.prefill.end for each in news], default=0)
         cell_ms = self._reach.grows_ms(max(end - self._reach.align_tokens, 0), end)
-        return max(slot_ms, self._reach.least_ms + cell_ms)
+        return self._even.slot_ms(self._total_ms, cell_ms)
+
+
+def _tidy_end(
+    reach: ChunkReach, chunk: tuple[int, int], furthest: int, end: int, little_tokens: int
+) -> int:
+    """Leave no small piece behind a chunk up to reached, which may not go beyond furthest.
+
+    Less than a cell is taken as well, if it is not much; and two chunks of which the last would
+    be less than half the other are made alike.
+    """
+    start, reached = chunk
+    align, rest = reach.align_tokens, end - reached
+    is_little = rest < min(max(little_tokens, _TAIL_SHARE * (reached - start)), align)
+    if is_little and end <= furthest:
+        return end
+    if rest >= (reached - start) / 2:
+        return reached
+    half = np.array([0.5])
+    cut = float(graded_cuts(reach.slowest(start, end), (start, end), half)[0])
+    return min(math.ceil(cut / align) * align, reached)

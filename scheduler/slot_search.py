@@ -5,7 +5,7 @@ num_stages - 1 slots. Long chunks fill slowly, short ones pay the fixed time mor
 slot the least sum is found from the end: each chunk begins as early as the slot allows, which makes
 chunks fewest and their prefixes shortest. So only the slot is searched: all there can be for short
 prompts, else ever finer grids. The best few are evened out, so that no short piece is left, and
-judged by when they leave the pipeline with its unequal stages and its links.
+judged by when they leave the pipeline with its unequal stages, its links and its window.
 Source: https://arxiv.org/abs/2102.07988 (the objective)
 """
 
@@ -15,19 +15,22 @@ import dataclasses
 import itertools
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
 from scheduler.chunk_ramps import Ramps
 from scheduler.chunk_reach import ChunkReach, constant_ms
-from scheduler.latency_model import FloatArray, PipelineLatency, StageLatency
-from scheduler.pipeline_time import LinkTime, plan_finish_ms
+from scheduler.latency_model import FloatArray, StageLatency
 from scheduler.prompt_cuts import Range, cut_from_the_end, cut_in_shares, even_out
 from scheduler.slot_plan import SlotPlan
+from scheduler.windowed_pipeline import WindowedPipeline
 
-_MAX_EXACT_SLOTS = 4096
-"""With no more slots than this all are tried, and the plan is the best there is."""
+_MAX_EXACT_SLOTS = (4096, 256)
+"""With no more slots than this all are tried, and the plan is the best there is.
+
+Fewer where chunks may have to wait for the window: bounds, which leave out most, are looser.
+"""
 _GRID_SLOTS = (8, 64)
 """Least and most of one grid: fewer where there are many chunks, to take about the same time."""
 _GRID_CHUNKS = 6000
@@ -61,12 +64,11 @@ _NUM_HALVINGS = 12
 class SlotSearch:
     """One search, for the rest of some prompts."""
 
-    latency: PipelineLatency
+    pipeline: WindowedPipeline
     reach: ChunkReach
     """Of that pipeline."""
     ranges: tuple[Range, ...]
     """[start, end) of each prompt, none empty, at least one."""
-    link: LinkTime
     is_last: bool = True
     """Whether no other search follows, which would shape many chunks anew."""
 
@@ -81,10 +83,9 @@ class SlotSearch:
         order = sorted(finish_ms, key=finish_ms.__getitem__)
         num_chunks = self._num_chunks(order[0])
         judged = order[: _clamp(_JUDGED_CHUNKS // num_chunks, _NUM_JUDGED)]
-        plans = [plan for slot_ms in judged for plan in self._plans(slot_ms)]
-        best = min(plans, key=lambda plan: plan.finish_ms)
+        best = min(self._plans(judged), key=lambda plan: plan.finish_ms)
         is_left = not self.is_last and num_chunks > _SHAPED_ELSEWHERE
-        is_even = len(set(self.latency.stages)) == 1
+        is_even = len(set(self.pipeline.latency.stages)) == 1
         return best if is_even or is_left else self._shaped(best, limit_ms)
 
     def _exact_slots_ms(self) -> list[float] | None:
@@ -92,7 +93,8 @@ class SlotSearch:
         align = self.reach.align_tokens
         distinct = dict.fromkeys(self.ranges)
         num_cells = [-(-end // align) - start // align for start, end in distinct]
-        if sum(cells * (cells + 1) // 2 for cells in num_cells) > _MAX_EXACT_SLOTS:
+        most = _MAX_EXACT_SLOTS[self.pipeline.may_wait]
+        if sum(cells * (cells + 1) // 2 for cells in num_cells) > most:
             return None
         slots_ms: list[float] = []
         for start, end in distinct:
@@ -135,7 +137,7 @@ class SlotSearch:
         num_near = self._num_chunks(near_ms)
         if num_near > _MANY_CHUNKS:
             return
-        for num_chunks in range(max(num_near - _NUM_NEAR, 1), num_near + _NUM_NEAR + 1):
+        for num_chunks in self._numbers_near(num_near):
             low_ms, high_ms = near_ms / 2, near_ms * 2
             for _ in range(_NUM_HALVINGS):
                 slot_ms = math.sqrt(low_ms * high_ms)
@@ -144,6 +146,15 @@ class SlotSearch:
                 else:
                     low_ms = slot_ms
             yield high_ms
+
+    def _numbers_near(self, num_chunks: int) -> list[int]:
+        """Return numbers of chunks to try: near one, and full windows where chunks wait for it."""
+        numbers = {*range(max(num_chunks - _NUM_NEAR, 1), num_chunks + _NUM_NEAR + 1)}
+        window = self.pipeline.window
+        if window is not None and self.pipeline.may_wait:
+            num_full = num_chunks // window
+            numbers |= {window * full for full in range(max(num_full - 1, 1), num_full + 3)}
+        return sorted(numbers)
 
     def _num_chunks(self, slot_ms: float) -> int:
         """Return how many chunks of a slot at most all different prompts need."""
@@ -165,15 +176,16 @@ class SlotSearch:
         num_fills = self._fill_ms(*longest) / longest_ms if longest_ms else 0.0
         if not num_fills:
             return (max(longest_ms, _LEAST_SLOT_MS),) * 2
+        full_ms = self.pipeline.full_ms(num_fills)
         best_ms = per_chunk_ms + math.sqrt(per_chunk_ms * grows_ms / num_fills)
         least_ms = max(per_chunk_ms + grows_ms / _MAX_CHUNKS, self.reach.least_ms)
         low_ms = min(max(best_ms * _GRID_RANGE[0], least_ms), longest_ms)
-        high_ms = min(max(best_ms, low_ms) * _GRID_RANGE[1], longest_ms)
+        high_ms = min(max(best_ms, low_ms, full_ms) * _GRID_RANGE[1], longest_ms)
         return max(low_ms, _LEAST_SLOT_MS), max(high_ms, _LEAST_SLOT_MS)
 
     def _fill_ms(self, start: int, end: int) -> float:
         """Return what a chunk takes on all stages but the slowest."""
-        times_ms = [stage.chunk_ms(start, end) for stage in self.latency.stages]
+        times_ms = [stage.chunk_ms(start, end) for stage in self.pipeline.latency.stages]
         return sum(times_ms) - max(times_ms)
 
     def _bound_ms(self, slot_ms: float) -> float:
@@ -191,34 +203,48 @@ class SlotSearch:
     @property
     def _num_equal(self) -> int:
         """Stages that are as slow as the slowest with any chunk, at least 1."""
-        return max(self.latency.stages.count(stage) for stage in self.reach.rhythm)
+        return max(self.pipeline.latency.stages.count(stage) for stage in self.reach.rhythm)
 
     def _estimate_ms(self, slot_ms: float) -> float:
-        """Return when the pipeline would be through at the latest, but for its links.
+        """Return about when the pipeline would be through.
 
         On its way through stages and chunks the critical path sees each chunk on one stage, and at
-        each change to another stage one chunk twice: the sum over chunks on their slowest stage,
-        and one of the longest chunks on every other stage.
+        each change to another stage one chunk twice: at the latest the sum over chunks on their
+        slowest stage, and one of the longest chunks on every other stage. Where chunks may wait for
+        the window it is, if that is more, what chunks that are alike would take: so many windows as
+        are needed one after the other, and the last one filled.
         """
         total_ms = longest_ms = fill_ms = 0.0
+        num_chunks = 0
         for span, count in Counter(self.ranges).items():
             borders = cut_from_the_end(self.reach, span, slot_ms)
             times_ms = self.reach.chunks_ms(borders[:-1], borders[1:])
             total_ms += count * float(times_ms.sum())
+            num_chunks += count * len(times_ms)
             longest = int(times_ms.argmax())
             if times_ms[longest] > longest_ms:
                 longest_ms = float(times_ms[longest])
                 fill_ms = self._fill_ms(int(borders[longest]), int(borders[longest + 1]))
-        return total_ms + fill_ms
+        travel_ms = self.pipeline.travel_ms
+        window = self.pipeline.window
+        if window is None or not self.pipeline.may_wait or not longest_ms:
+            return total_ms + fill_ms + travel_ms
+        mean_ms = total_ms / num_chunks
+        path_ms = mean_ms * (1 + fill_ms / longest_ms) + travel_ms
+        waited_ms = -(-num_chunks // window) * path_ms + (num_chunks - 1) % window * mean_ms
+        return max(total_ms + fill_ms + travel_ms, waited_ms)
 
-    def _plans(self, slot_ms: float) -> Iterator[SlotPlan]:
-        """Yield the plan of a slot, evened out and as it was found."""
-        found = {
-            span: cut_from_the_end(self.reach, span, slot_ms) for span in dict.fromkeys(self.ranges)
-        }
-        evened = {span: even_out(self.reach, borders) for span, borders in found.items()}
-        for borders in (evened, found):
-            yield self._judged(tuple(borders[span] for span in self.ranges))
+    def _plans(self, slots_ms: Sequence[float]) -> Iterator[SlotPlan]:
+        """Yield the plans of slots, evened out and as they were found."""
+        least_ms = math.inf
+        for slot_ms in slots_ms:
+            spans = dict.fromkeys(self.ranges)
+            found = {span: cut_from_the_end(self.reach, span, slot_ms) for span in spans}
+            evened = {span: even_out(self.reach, borders) for span, borders in found.items()}
+            for borders in (evened, found):
+                plan = self._judged(tuple(borders[span] for span in self.ranges), least_ms)
+                least_ms = min(least_ms, plan.finish_ms)
+                yield plan
 
     def _shaped(self, best: SlotPlan, limit_ms: float) -> SlotPlan:
         """Let chunk times differ over the first and the last prompt where that is better.
@@ -230,7 +256,7 @@ class SlotSearch:
         last = len(self.ranges) - 1
         for index in dict.fromkeys((0, last)):
             span = self.ranges[index]
-            ramps = Ramps.of_pipeline(self.latency, span[0], int(best.borders[index][1]))
+            ramps = Ramps.of_pipeline(self.pipeline.latency, span[0], int(best.borders[index][1]))
             own = ramps.at(is_first=index == 0, is_last=index == last)
             num_chunks = len(best.borders[index]) - 1
             ratios = _SHAPED_CHUNKS[: 3 if num_chunks > _MANY_CHUNKS else None]
@@ -254,15 +280,16 @@ class SlotSearch:
         borders = cut_in_shares(self.reach, self.ranges[index], shares, grading)
         if borders is None:
             return None
-        return self._judged((*plan.borders[:index], borders, *plan.borders[index + 1 :]))
+        cut = (*plan.borders[:index], borders, *plan.borders[index + 1 :])
+        return self._judged(cut, plan.finish_ms)
 
-    def _judged(self, borders: tuple[FloatArray, ...]) -> SlotPlan:
-        """Return the plan with its figures."""
+    def _judged(self, borders: tuple[FloatArray, ...], most_ms: float) -> SlotPlan:
+        """Return the plan with its figures; one that is through later than at most_ms is none."""
         starts = np.concatenate([own[:-1] for own in borders])
         stops = np.concatenate([own[1:] for own in borders])
         return SlotPlan(
             slot_ms=float(self.reach.chunks_ms(starts, stops).max()),
-            finish_ms=plan_finish_ms(self.latency, starts, stops, self.link),
+            finish_ms=self.pipeline.finish_ms(starts, stops, most_ms),
             borders=borders,
         )
 

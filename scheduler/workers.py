@@ -19,6 +19,7 @@ from chunkmesh.v1 import stage_pb2 as pb
 from scheduler import codec, events
 from scheduler.fit_report import tell_fits
 from scheduler.metrics import observe_prediction
+from scheduler.pipeline_time import LinkTime
 from scheduler.registry import (
     Decision,
     Registry,
@@ -254,6 +255,7 @@ class Workers:
                 num_host_pages=route.num_host_pages,
                 pool_ids=route.pool_ids,
                 chunk_alignment_tokens=max(each.chunk_alignment_tokens for each in self.route),
+                link=LinkTime(latency_ms=self.registry.link_latency_ms()),
             )
         )
 

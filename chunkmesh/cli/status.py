@@ -74,16 +74,22 @@ def summary(info: pb.GetServerInfoResponse) -> str:
         f"version   {info.version}, epoch {info.epoch}",
         f"requests  {requests}",
         f"pages     {used} of {info.num_pages} in use, {info.page_tokens} tokens each",
-        f"chunks    {info.chunk_strategy}, at most {info.chunked_prefill_tokens} tokens",
+        f"chunks    {chunks_text(info)}",
         f"cache     {info.cache_fault or 'ok'}",
         f"hits      {hits_text(info.cache)}",
     ]
-    if info.chunk_strategy_reason:
-        lines[4] += f" ({info.chunk_strategy_reason})"
     if info.missing_layers:
         missing = ", ".join(map(layers_text, info.missing_layers))
         lines.insert(1, f"missing   layers {missing}")
     return "\n".join(lines)
+
+
+def chunks_text(info: pb.GetServerInfoResponse) -> str:
+    """Return how prompts are cut, how long chunks are at most, and what they are multiples of."""
+    text = f"{info.chunk_strategy}, at most {info.chunked_prefill_tokens} tokens"
+    if info.chunk_alignment_tokens:
+        text += f", multiples of {info.chunk_alignment_tokens}"
+    return f"{text} ({info.chunk_strategy_reason})" if info.chunk_strategy_reason else text
 
 
 def hits_text(cache: pb.CacheInfo) -> str:

@@ -14,7 +14,7 @@ from scheduler.chunk_optimal import OptimalChunks
 from scheduler.latency_model import FloatArray, IntArray, PipelineLatency, StageLatency
 from scheduler.pipeline_time import LinkTime, chunk_times_ms, finish_times_ms
 from scheduler.planning.model_latency import ModelLatency
-from scheduler.planning.window_time import windowed_finish_ms
+from scheduler.window_time import windowed_finish_ms
 
 Ends = Sequence[int]
 """Of one prompt's chunks: ascending, the last is the prompt's length."""

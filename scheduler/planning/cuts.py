@@ -138,6 +138,7 @@ def _optimal(cluster: Cluster, load: PromptLoad, settings: ChunkSettings) -> Cut
         page_tokens=settings.page_tokens,
         max_chunk_ms=settings.max_chunk_ms,
         link=cluster.link,
+        window=cluster.window,
         preferred_tokens=settings.chunk_alignment_tokens,
     )
     plan = chunks.cut_all([(0, load.prompt_tokens)] * load.num_requests)

@@ -48,7 +48,7 @@ def _of_layers(layer: StageLatency, num: float) -> StageLatency:
 
 def least_ms(latency: PipelineLatency, tokens: int) -> float:
     """Return the least CPU time of some plans of one prompt."""
-    chunks = OptimalChunks(latency=latency, page_tokens=128)
+    chunks = OptimalChunks(latency=latency, page_tokens=128, window=latency.num_stages + 1)
     took_s = []
     for _ in range(_NUM_RUNS):
         began_s = time.process_time()

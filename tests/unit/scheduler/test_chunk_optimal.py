@@ -234,6 +234,19 @@ def test_slot_limit_that_nothing_can_keep() -> None:
 
 
 @pytest.mark.parametrize(
+    ("page_tokens", "align"), [(1, 64), (16, 64), (48, 192), (5, 65), (100, 100), (1023, 1023)]
+)
+def test_odd_pages_keep_borders_near(page_tokens: int, align: int) -> None:
+    """Multiples of 1023 and 64 are 65472 tokens apart: chunks took 2.4 times as long as fixed."""
+    chunks = OptimalChunks(latency=_even(4), page_tokens=page_tokens)
+    plan = chunks.cut_all([(0, 65_472)])
+    assert align == chunks.fine_reach.align_tokens
+    assert all(border % align == 0 for border in plan.ends[0][:-1])
+    usual_ms = OptimalChunks(latency=_even(4), page_tokens=64).cut_all([(0, 65_472)]).finish_ms
+    assert plan.finish_ms <= 1.02 * usual_ms
+
+
+@pytest.mark.parametrize(
     ("max_chunk_tokens", "align"), [(2048, 64), (64, 64), (48, 16), (16, 16), (5, 1)]
 )
 def test_buffers_limit_chunks(max_chunk_tokens: int, align: int) -> None:

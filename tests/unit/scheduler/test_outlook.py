@@ -136,6 +136,26 @@ def test_what_is_told_comes_true_all_the_way(
 
 
 @pytest.mark.parametrize("strategy", CHUNK_STRATEGIES)
+def test_short_prompts_ride_together(strategy: ChunkStrategyName) -> None:
+    """Each of 140 tiny ones was counted as if it paid for a microbatch: twice what is true."""
+    stages = (
+        StageLatency(fixed_ms=37.9, ms_per_token=1.54),
+        StageLatency(fixed_ms=44.1, ms_per_token=1.11),
+    )
+    config = dataclasses.replace(CONFIG, chunk_strategy=strategy, chunked_prefill_tokens=256)
+    arrivals = [arrival(f"r{index}", 5 + index % 9) for index in range(140)]
+    arrivals.append(arrival("long", 3000))
+    told = [
+        (now_s, progress.eta_s)
+        for now_s, progress in watch(arrivals, PipelineLatency(stages), config=config)
+        if progress.request_id == "long"
+    ]
+    end_s = told[-1][0]
+    for now_s, eta_s in told[: len(told) // 2]:
+        assert pytest.approx(end_s - now_s, rel=0.15) == eta_s
+
+
+@pytest.mark.parametrize("strategy", CHUNK_STRATEGIES)
 def test_those_served_later_do_not_count(strategy: ChunkStrategyName) -> None:
     """Of one length the first goes on to its end, and who is second waits for it alone."""
     config = dataclasses.replace(CONFIG, chunk_strategy=strategy)

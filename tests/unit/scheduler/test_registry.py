@@ -93,6 +93,20 @@ def test_a_tiling_forms_a_route_in_layer_order() -> None:
     assert first.num_pages == 6, "the smallest pool counts: 100 tokens are 6 pages of 16"
 
 
+def test_the_slowest_link_counts() -> None:
+    """Chunks are planned for links that all take as long; a round trip is twice the way."""
+    registry = new_registry()
+    assert 0.0 == registry.link_latency_ms()
+    for worker_id, first, last in (("a", 0, 2), ("b", 2, 4), ("c", 4, 6)):
+        registry.attach(hello(worker_id, first, last), 0.0)
+    for worker_id in ("a", "b", "c"):
+        registry.join_ready(worker_id, registry.epoch)
+    for worker_id, rtt_us in (("a", 300), ("b", 40_000)):
+        registry.joined(worker_id, registry.epoch, "grpc", rtt_us)
+    registry.joined("c", registry.epoch, "", 0)
+    assert 20.0 == registry.link_latency_ms()
+
+
 def test_the_route_stands_after_all_have_joined() -> None:
     """The first microbatch may only follow the last Joined."""
     registry = new_registry()

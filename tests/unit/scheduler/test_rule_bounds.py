@@ -14,6 +14,7 @@ from scheduler.latency_model import PipelineLatency, StageLatency
 from scheduler.least_ratios import LeastRatios
 from scheduler.rule_bounds import RuleBounds
 from scheduler.size_ratios import SizeRatios
+from scheduler.windowed_pipeline import WindowedPipeline
 from tests.chunk_plans import finish_ms
 from tests.drawn_latencies import sized_stages, stages
 
@@ -26,7 +27,8 @@ def _bounds(
     drawn: list[StageLatency], span: tuple[int, int], repeats: int
 ) -> tuple[PipelineLatency, RuleBounds]:
     latency = PipelineLatency((*drawn, drawn[0]))
-    return latency, RuleBounds(latency, (span[0], sum(span)), 64, repeats)
+    pipeline = WindowedPipeline(latency=latency)
+    return latency, RuleBounds(pipeline, (span[0], sum(span)), 64, repeats)
 
 
 @settings(max_examples=150, deadline=None)
@@ -52,7 +54,8 @@ def test_the_dynamic_rule(
         latency, chunk_tokens=64 * cells, page_tokens=64, smooth_factor=1.0, context_tokens=None
     )
     (first_ms,) = bounds.first_ms(np.array([64.0 * cells]))
-    for factor, least_ms in zip(_FACTORS, bounds.dynamic_ms(rule, _FACTORS), strict=True):
+    (leasts_ms,) = bounds.dynamic_ms([rule], _FACTORS)
+    for factor, least_ms in zip(_FACTORS, leasts_ms, strict=True):
         ends = dataclasses.replace(rule, smooth_factor=factor).cut(span[0], sum(span))
         took_ms = finish_ms(latency, span[0], ends, repeats)
         assert max(first_ms, least_ms) <= took_ms * (1 + 1e-9)

@@ -71,15 +71,15 @@ def _drain(
 
 
 def test_a_prompt_alone_is_cut_in_equal_times() -> None:
-    """sqrt(paid * work / fills) beside what is paid: 1 + sqrt(1 * 40.96) = 7.4 ms, 10 cells."""
+    """6 of 11 cells at most take 46.96 + 8.04 ms; 7 of 10 cells, as equal chunks have it, 55.36."""
     budget = _budget()
     request = _request(budget, 0, 4096)
     first = _fill(budget, [request])
-    assert budget.slot_ms == pytest.approx(7.4)
+    assert budget.slot_ms == pytest.approx(8.04)
     sizes = [part.end - part.start for (part,) in [first, *_drain(budget, [request])]]
     assert sum(sizes) == 4096
     assert max(sizes) - min(sizes) <= 64
-    assert len(sizes) == 7
+    assert len(sizes) == 6
 
 
 def test_decode_rows_shorten_a_chunk() -> None:

@@ -33,6 +33,18 @@ def test_an_ipv6_address_is_shown_whole(capsys: pytest.CaptureFixture[str]) -> N
     assert capsys.readouterr().out.count("[fd00::1]:5001") == 2
 
 
+def test_what_chunks_are_multiples_of_is_shown() -> None:
+    """Where there is such a length: fixed chunks are cut in tokens."""
+    info = pb.GetServerInfoResponse(
+        chunk_strategy="optimal", chunked_prefill_tokens=4096, chunk_alignment_tokens=512
+    )
+    assert "chunks    optimal, 4096 tokens, multiples of 512" in summary(info).splitlines()
+    info = pb.GetServerInfoResponse(
+        chunk_strategy="fixed", chunked_prefill_tokens=4096, chunk_strategy_reason="no fit"
+    )
+    assert "chunks    fixed, 4096 tokens (no fit)" in summary(info).splitlines()
+
+
 def _printed(width: int) -> str:
     """Return a table of twelve figures as a terminal of this width shows it."""
     file = io.StringIO()

@@ -23,8 +23,8 @@ from scheduler.planning.cuts import ChunkSettings, Cuts, Strategy, cut_prompts
 from scheduler.planning.latency_source import BUILT_IN, find_subject
 from scheduler.planning.model_latency import ModelLatency
 from scheduler.planning.plan import Plan, make_plan
-from scheduler.planning.window_time import windowed_finish_ms
 from scheduler.prefill import Prefill
+from scheduler.window_time import windowed_finish_ms
 from tests.layer_table import NUM_LAYERS, OVERHEAD_MS, raw_layer_ms
 from tests.model_times import CONFIG
 
