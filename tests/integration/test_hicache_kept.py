@@ -1,61 +1,24 @@
-"""Pins, quotas and infos outlive HiCache and Redis; watching and importing meet the worst."""
+"""Pins, quotas and infos outlive HiCache and Redis, and what meets the worst of both."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator
 
 import grpc
 import pytest
 
-from chunkmesh.coverage import layer_mask
 from chunkmesh.kv_store import KvStore
-from chunkmesh.page_record import PageMemory, PageRecord, encode_layer, encode_record
-from chunkmesh.stored_page import page_key
 from chunkmesh.v1 import hicache_pb2 as pb
 from chunkmesh.v1 import hicache_pb2_grpc
 from hicache.server import running
 from hicache.settings import HiCacheSettings
-from tests.hicache_admin import INFO, PAGE_BYTES, hicache_over, store_pages
-from tests.page_samples import FORM, NAMESPACE, chain, encoded, layer_data
+from tests.filled_hicache import ALL, DIGESTS, digest_list, eventually, filled, hicache_at, state_of
+from tests.hicache_admin import INFO, PAGE_BYTES, store_pages
+from tests.page_samples import NAMESPACE, chain, encoded
 from tests.valkey import Valkey
-
-DIGESTS = chain(4)
-ALL = pb.Selection(everything=True)
-
-
-@contextlib.asynccontextmanager
-async def hicache_at(valkey: Valkey) -> AsyncIterator[hicache_pb2_grpc.HiCacheAsyncStub]:
-    """Run a HiCache and yield a stub to it."""
-    async with (
-        hicache_over(valkey) as address,
-        grpc.aio.insecure_channel(address) as link,
-    ):
-        yield hicache_pb2_grpc.HiCacheStub(link)
-
-
-@contextlib.asynccontextmanager
-async def filled(valkey: Valkey) -> AsyncIterator[hicache_pb2_grpc.HiCacheAsyncStub]:
-    """Run a HiCache that holds DIGESTS."""
-    async with hicache_over(valkey) as address:
-        await store_pages(valkey, address, DIGESTS)
-        async with grpc.aio.insecure_channel(address) as link:
-            yield hicache_pb2_grpc.HiCacheStub(link)
-
-
-async def state_of(hicache: hicache_pb2_grpc.HiCacheAsyncStub) -> pb.NamespaceState:
-    """Return the state of the one namespace."""
-    (state,) = (await hicache.ListNamespaces(pb.ListNamespacesRequest())).namespaces
-    return state
-
-
-async def eventually(check: Callable[[], Awaitable[bool]]) -> None:
-    """Wait until the check holds."""
-    async with asyncio.timeout(10):
-        while not await check():
-            await asyncio.sleep(0.02)
 
 
 async def test_a_restart_keeps_pins_quotas_and_infos(valkey: Valkey) -> None:
@@ -261,28 +224,6 @@ async def test_the_log_waits_for_a_full_redis(valkey: Valkey) -> None:
             assert [DIGESTS[2].hex()[:12], DIGESTS[3].hex()[:12]] == told
 
 
-async def test_an_import_that_breaks_off_is_in_the_log(valkey: Valkey) -> None:
-    """Pages that were written before the caller went are a change by hand, too."""
-    async with filled(valkey) as hicache:
-        parts = [part async for part in hicache.Export(pb.ExportRequest(selection=ALL))]
-        await hicache.Clear(pb.ClearRequest())
-        call = hicache.Import()
-        for part in parts:
-            await call.write(pb.ImportRequest(digest=part.digest, fields=part.fields))
-
-        async def begun() -> bool:
-            return (await hicache.GetStats(pb.GetStatsRequest())).num_pages >= 1
-
-        await eventually(begun)
-        call.cancel()
-
-        async def told() -> bool:
-            entries = (await hicache.GetAuditLog(pb.GetAuditLogRequest())).entries
-            return entries[0].method == "Import" and "broken off" in entries[0].request
-
-        await eventually(told)
-
-
 @pytest.mark.parametrize(
     ("call", "request_message", "words"),
     [
@@ -334,83 +275,3 @@ async def test_a_watcher_does_not_hold_up_the_end(valkey: Valkey) -> None:
                 await asyncio.sleep(0.02)
             started_s = time.monotonic()
         assert time.monotonic() - started_s < 3
-
-
-async def test_import_checks_every_value(valkey: Valkey) -> None:
-    """Wrong record, layer, checksum, order, model or parent: refused; the rest is written."""
-    orphan = chain(3, name="orphan")[2]
-    good = page_parts(DIGESTS[0], NAMESPACE, 0)
-    wrong_layer = page_parts(DIGESTS[1], DIGESTS[0], 1)
-    wrong_layer.fields[1].name = b"2"
-    no_record = page_parts(DIGESTS[1], DIGESTS[0], 1)
-    del no_record.fields[0]
-    of_another = page_parts(DIGESTS[1], DIGESTS[0], 1)
-    of_another.digest = DIGESTS[2]
-    beyond = page_parts(DIGESTS[1], DIGESTS[0], 1)
-    beyond.fields[1].name = b"4"
-    nameless = page_parts(DIGESTS[1], DIGESTS[0], 1)
-    nameless.fields[1].name = b"x"
-    empty = page_parts(DIGESTS[1], DIGESTS[0], 1)
-    del empty.fields[1:]
-    unparented = page_parts(orphan, DIGESTS[3], 2)
-    bad = [wrong_layer, no_record, of_another, beyond, nameless, empty, unparented]
-    async with hicache_at(valkey) as hicache:
-        for page in bad:
-            counts = await hicache.Import(iter([good, page]))
-            assert 1 == counts.num_refused, page
-        with valkey.client() as client:
-            assert [page_key(DIGESTS[0])] == client.keys("cm:*")
-        counts = await hicache.Import(iter([good, page_parts(DIGESTS[1], DIGESTS[0], 1)]))
-        assert (1, 1, 0) == (counts.num_pages, counts.num_known, counts.num_refused)
-        with pytest.raises(grpc.aio.AioRpcError, match="nothing"):
-            await hicache.Import(iter([]))
-        with pytest.raises(grpc.aio.AioRpcError, match="5 bytes"):
-            await hicache.Import(iter([pb.ImportRequest(digest=b"short")]))
-
-
-async def test_import_completes_a_page_and_changes_nothing(valkey: Valkey) -> None:
-    """Layers that are there stay as they are; those that lack come; parts may be cut anywhere."""
-    whole = page_parts(DIGESTS[0], NAMESPACE, 0)
-    async with hicache_at(valkey) as hicache:
-        half = pb.ImportRequest(digest=whole.digest, fields=whole.fields[:3])
-        counts = await hicache.Import(iter([half]))
-        assert (1, 2 * FORM.layer_bytes) == (counts.num_pages, counts.num_bytes)
-        assert 0 == (await hicache.GetStats(pb.GetStatsRequest())).num_pages
-        parts = [pb.ImportRequest(digest=whole.digest, fields=[field]) for field in whole.fields]
-        counts = await hicache.Import(iter(parts))
-        assert (1, 2 * FORM.layer_bytes) == (counts.num_pages, counts.num_bytes)
-        state = await state_of(hicache)
-        assert (1, layer_mask(0, 4)) == (state.num_pages, layer_mask(0, state.layers[0].last))
-
-
-async def test_export_comes_in_small_messages(valkey: Valkey) -> None:
-    """No message is over 4 MiB, however large a page is."""
-    large = type(FORM)(
-        model_layers=4,
-        dtype=FORM.dtype,
-        page_tokens=FORM.page_tokens,
-        layer_bytes=3 << 20,
-    )
-    store = KvStore(valkey.url)
-    store.write_pages(encoded(DIGESTS[:1], range(4), large))
-    store.close()
-    async with hicache_at(valkey) as hicache:
-        parts = [part async for part in hicache.Export(pb.ExportRequest(selection=ALL))]
-        assert 4 == len(parts)
-        assert all(part.ByteSize() <= 4 << 20 for part in parts)
-        assert [b"m", b"0", b"1", b"2", b"3"] == [f.name for part in parts for f in part.fields]
-
-
-def digest_list(digests: Sequence[bytes]) -> pb.DigestList:
-    """Return digests in order."""
-    return pb.DigestList(digests=digests)
-
-
-def page_parts(digest: bytes, parent: bytes, page_index: int) -> pb.ImportRequest:
-    """Return a whole page as export sends it."""
-    record = PageRecord(format=FORM, namespace=NAMESPACE, parent=parent, page_index=page_index)
-    fields = [pb.PageField(name=b"m", value=encode_record(digest, record))]
-    for layer in range(FORM.model_layers):
-        value = encode_layer(digest, layer, layer_data(digest, layer), PageMemory())
-        fields.append(pb.PageField(name=b"%d" % layer, value=bytes(value)))
-    return pb.ImportRequest(digest=digest, fields=fields)

@@ -22,4 +22,4 @@ def test_values_keep_brackets(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_a_terminal_obeys_nothing() -> None:
     """A name cannot move the cursor, change colours or turn the direction of writing."""
-    assert visible("a\x1b[31mb\n\u202ec ü") == "a\\x1b[31mb\\n\\u202ec ü"
+    assert visible("a\x1b[31mb\n\u202ec \u00fc") == "a\\x1b[31mb\\n\\u202ec \u00fc"
