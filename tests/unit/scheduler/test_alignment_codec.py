@@ -20,7 +20,11 @@ def _hello(chunk_alignment_tokens: int) -> pb.Hello:
         ScriptedStage(1, 3, 4, Script()).description, chunk_alignment_tokens=chunk_alignment_tokens
     )
     identity = Identity(
-        incarnation="w", description=description, kv_capacity_tokens=1024, peer=None
+        incarnation="w",
+        description=description,
+        kv_capacity_tokens=1024,
+        host_capacity_tokens=0,
+        peer=None,
     )
     message = hello_message(identity, data_address="memory:1", transport="memory")
     return pb.AttachRequest.FromString(message.SerializeToString()).hello
