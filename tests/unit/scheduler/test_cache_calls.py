@@ -14,6 +14,7 @@ from scheduler.cache_calls import CacheCalls
 from scheduler.control_loop import ControlLoop
 from scheduler.engine_config import EngineConfig
 from scheduler.hicache_client import RENEW_S, HiCacheClient
+from scheduler.page_keying import PageKeying
 
 MATCH = MatchPrefix(request_id="a", digests=(bytes(32),))
 
@@ -102,7 +103,7 @@ async def test_a_bug_behind_an_answer_ends_the_control_loop() -> None:
             max_outstanding_stores=0,
         ),
         model_layers=1,
-        rope="",
+        keying=PageKeying(rope=""),
         hicache=None,
         worker_timeout_s=1.0,
         on_ready=lambda _ready: None,

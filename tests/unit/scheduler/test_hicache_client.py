@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import grpc
+import pytest
 
 from chunkmesh.address import HostPort
 from chunkmesh.grpc_client import channel
@@ -126,9 +127,12 @@ class _NotedCommits(hicache_pb2_grpc.HiCacheServicer):
         return pb.CommitResponse()
 
 
-async def test_a_commit_says_what_its_namespace_stands_for() -> None:
+@pytest.mark.parametrize("secret", [b"", b"a server's secret"], ids=["no secret", "a secret"])
+async def test_a_commit_says_what_its_namespace_stands_for(secret: bytes) -> None:
     """O17: an admin reads whose pages they are; a salt shows as such, never its text."""
-    namespace = Namespace(fingerprint=b"f" * 32, kv_dtype="float32", page_tokens=16, rope="r")
+    namespace = Namespace(
+        fingerprint=b"f" * 32, kv_dtype="float32", page_tokens=16, rope="r", secret=secret
+    )
     servicer = _NotedCommits()  # type: ignore[abstract]
     async with client_of(servicer, model="tiny") as client:
         for salt in ("", "secret"):
