@@ -200,6 +200,8 @@ class ControlLoop:
                 self.workers.broadcast(codec.page_order(action))
             case actions.MatchPrefix():
                 self._cache.match(action)
+            case actions.CheckStored():
+                self._cache.check_stored(action)
             case actions.ReleaseLease():
                 self._cache.release_lease(action)
             case actions.InvalidatePages(digests=digests):
