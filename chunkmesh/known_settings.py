@@ -14,6 +14,7 @@ COMMON_NAMES = frozenset({"host", "log_level", "log_format"})
 SERVICE_NAMES: Mapping[str, frozenset[str]] = {
     "scheduler": frozenset(
         {
+            "cache_secret_file",
             "chunk_strategy",
             "chunked_prefill_size",
             "context_length",

@@ -72,6 +72,12 @@ def field_layer(field: bytes) -> int | None:
     return layer if layer_field(layer) == field else None
 
 
+def num_kv_bytes(values: Iterable[tuple[bytes, bytes]]) -> int:
+    """Count what a page takes by its fields' values, without the record and the layers' headers."""
+    layers = (value for field, value in values if field != RECORD_FIELD)
+    return sum(len(value) - LAYER_HEADER_BYTES for value in layers)
+
+
 def encode_record(digest: bytes, record: PageRecord) -> bytes:
     """Return the value of a page's record field."""
     form = record.format

@@ -22,7 +22,10 @@ TokenIds = npt.NDArray[np.uint32]
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Namespace:
-    """Everything that the bytes of a page depend on beside its tokens."""
+    """What all pages of a mesh have in common, whoever asks for them.
+
+    First of all everything that their bytes depend on beside their tokens.
+    """
 
     fingerprint: bytes
     """SHA-256 over the digests of all weights and the config."""
@@ -34,10 +37,13 @@ class Namespace:
     """Canonical text of the rope settings."""
     adapter: str = ""
     """Name of a weight adapter; none yet."""
+    secret: bytes = dataclasses.field(default=b"", repr=False)
+    """Key of what tenants and salts become; pages of another secret are never found. Empty is the
+    key of all meshes without one, and anybody can name their pages."""
 
-    def digest(self, *, secret: bytes = b"", tenant: str = "", cache_salt: str = "") -> bytes:
+    def digest(self, *, tenant: str = "", cache_salt: str = "") -> bytes:
         """Return the first link of every chain of one tenant and salt, 32 bytes."""
-        salt = hmac.digest(secret, _join(tenant.encode(), cache_salt.encode()), "sha256")
+        salt = hmac.digest(self.secret, _join(tenant.encode(), cache_salt.encode()), "sha256")
         parts = (
             _VERSION,
             self.fingerprint,

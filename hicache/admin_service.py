@@ -94,6 +94,7 @@ class AdminService:
         selection = codec.selection_of(request.selection)
         if request.ttl_ms > _MOST_TTL_MS:
             raise InvalidRequest(f"{request.ttl_ms}; at most {_MOST_TTL_MS} ms", field="ttl_ms")
+        self._check_redis()
         now_s, ttl_s = time.monotonic(), request.ttl_ms / 1000
         until_s = now_s + ttl_s if ttl_s else None
         if request.dry_run:
@@ -113,6 +114,7 @@ class AdminService:
             CacheFault: Redis does not answer; nothing is changed.
         """
         selection = codec.selection_of(request.selection)
+        self._check_redis()
         now_s = time.monotonic()
         if request.dry_run:
             amount = self._cache.unpin(selection, now_s=now_s, dry_run=True)
@@ -130,6 +132,7 @@ class AdminService:
             CacheFault: Redis does not answer; nothing is changed.
         """
         selection = codec.selection_of(request.selection)
+        self._check_redis()
         now_s = time.monotonic()
         if request.dry_run:
             gone = self._cache.evict(selection, now_s=now_s, dry_run=True)
@@ -152,6 +155,7 @@ class AdminService:
         max_bytes, now_s = request.max_bytes, time.monotonic()
         if max_bytes > _MOST_BYTES:
             raise InvalidRequest(f"{max_bytes}; at most {_MOST_BYTES} bytes", field="max_bytes")
+        self._check_redis()
         if request.dry_run:
             gone = self._cache.set_quota(namespace, max_bytes, now_s=now_s, dry_run=True)
         else:
@@ -169,6 +173,7 @@ class AdminService:
         Raises:
             CacheFault: Redis does not answer; what is left there is looked for again.
         """
+        self._check_redis()
         async with self._clearing:
             tally = await self._count() if request.dry_run else await self._delete_all(peer)
         return pb.ClearResponse(num_pages=tally.num_pages, num_bytes=tally.num_bytes)
@@ -226,8 +231,7 @@ class AdminService:
         Raises:
             CacheFault: Redis is away.
         """
-        if self._watcher.fault is not None:
-            raise CacheFault(self._watcher.fault)
+        self._check_redis()
         tally = ChangeTally()
         try:
             yield tally
@@ -240,6 +244,11 @@ class AdminService:
             raise
         self._watcher.unlink_soon()
         await self._audit.record(tally.deed(peer, method, request))
+
+    def _check_redis(self) -> None:
+        """Refuse what could not be done: a dry run that promises it would be wrong."""
+        if self._watcher.fault is not None:
+            raise CacheFault(self._watcher.fault)
 
     @contextlib.asynccontextmanager
     async def _keeping(self, peer: str, method: str, request: str) -> AsyncIterator[ChangeTally]:

@@ -14,6 +14,7 @@ from chunkmesh.page_record import (
     decode_record,
     is_sound_layer,
     layer_field,
+    num_kv_bytes,
 )
 
 
@@ -28,8 +29,8 @@ class Values:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of the sound ones."""
-        return sum(len(value) for _, value in self.sound)
+        """KV bytes of the sound ones."""
+        return num_kv_bytes(self.sound)
 
 
 def read_values(store: KvStore, digest: bytes, layers: Sequence[int]) -> Iterator[Values]:

@@ -16,6 +16,9 @@ from hicache.store_thread import StoreThread
 
 RESCAN_S = 3600.0
 """Pages also expire or are evicted by Redis itself; a scan this often finds out."""
+SETTLE_S = 5.0
+"""After a replica has come. By then schedulers have found it, so that whatever was stored and told
+to nobody is in Redis; their channels try again every 2 s."""
 
 _log = structlog.get_logger(__name__)
 
@@ -55,6 +58,10 @@ class Rebuilder:
         self._kept.redis_lost()
         self._replica.lost()
         self._rescan_at_s = 0.0
+
+    def rescan_soon(self) -> None:
+        """Compare once more in a moment, and again at the usual times after that."""
+        self._rescan_at_s = min(self._rescan_at_s, time.monotonic() + SETTLE_S)
 
     def tick(self, now_s: float) -> None:
         """Begin a rebuild if it was asked for or is time for one; called when Redis answered."""

@@ -119,6 +119,10 @@ def _parts(settings: HiCacheSettings, stores: _Stores, *, ping_s: float) -> _Par
     name, outbox, feed = secrets.token_hex(4), Outbox(), ChangeFeed()
     rebuild_asked = asyncio.Event()
     cache = _cache(settings, name, outbox, feed)
+
+    def rescan_soon() -> None:
+        rebuilder.rescan_soon()
+
     kept = KeptState(cache, stores.short, on_saved=lambda: outbox.add(KeptChanged()))
     infos = KeptInfos(cache, stores.short, on_saved=lambda: outbox.add(Described()))
     replica = Replica(
@@ -129,6 +133,7 @@ def _parts(settings: HiCacheSettings, stores: _Stores, *, ping_s: float) -> _Par
         follower=Follower(cache, tell=feed.changed, tell_cleared=feed.cleared),
         meet={
             Need.RESCAN: rebuild_asked.set,
+            Need.RESCAN_SOON: rescan_soon,
             Need.LOAD_KEPT: kept.load_soon,
             Need.LOAD_INFOS: infos.read_soon,
         },

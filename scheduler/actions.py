@@ -186,6 +186,14 @@ class MatchPrefix:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class CheckStored:
+    """Ask HiCache what is stored of pages that nobody waits for; the answer comes as Checked."""
+
+    digests: tuple[bytes, ...]
+    """A prompt's leading pages; at least one."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ReleaseLease:
     """Tell HiCache that leased pages are no longer needed."""
 
@@ -275,6 +283,7 @@ Action = (
     | SendCopyPages
     | SendRelease
     | MatchPrefix
+    | CheckStored
     | ReleaseLease
     | InvalidatePages
     | Progress

@@ -32,6 +32,10 @@ class CacheCalls:
         """Ask for a prefix; the answer comes as Matched, never within this call."""
         self._spawn(self._match(action))
 
+    def check_stored(self, action: actions.CheckStored) -> None:
+        """Ask what is stored; the answer comes as Checked, never within this call."""
+        self._spawn(self._check(action))
+
     def release_lease(self, action: actions.ReleaseLease) -> None:
         """Give a lease back."""
         self._leases.pop(action.lease_id, None)
@@ -114,6 +118,13 @@ class CacheCalls:
                 lease_id=lease_id,
             )
         )
+
+    async def _check(self, action: actions.CheckStored) -> None:
+        """Ask and answer."""
+        num_pages = None
+        if self._hicache is not None:
+            num_pages = await self._hicache.num_stored(action.digests)
+        self._on_event(events.Checked(last_digest=action.digests[-1], num_pages=num_pages))
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Run a call and keep its task until it ends."""

@@ -23,6 +23,7 @@ from scheduler.engine import ROUTE_RETRY_S, Engine
 from scheduler.engine_config import EngineConfig
 from scheduler.hicache_client import HiCacheClient
 from scheduler.metrics import count_preemptions, show_pipeline
+from scheduler.page_keying import PageKeying
 from scheduler.request_stream import RequestStream
 from scheduler.timeline import Track, to_us
 from scheduler.timeline_history import RequestTimeline, TimelineHistory
@@ -40,14 +41,14 @@ class ControlLoop:
         *,
         engine_config: EngineConfig,
         model_layers: int,
-        rope: str,
+        keying: PageKeying,
         hicache: HiCacheClient | None,
         worker_timeout_s: float,
         on_ready: Callable[[bool], None],
     ) -> None:
         """Start without workers and requests.
 
-        rope is canonical text of the rope settings; on_ready hears when a route stands or breaks.
+        on_ready hears when a route stands or breaks.
         """
         self.config = engine_config
         self.engine = Engine(engine_config)
@@ -55,7 +56,7 @@ class ControlLoop:
             registry=new_registry(model_layers=model_layers, page_tokens=engine_config.page_tokens),
             on_event=self._handle,
             max_microbatch_tokens=engine_config.max_microbatch_tokens,
-            rope=rope,
+            keying=keying,
         )
         self._cache_report = CacheReport()
         self._cache = CacheCalls(hicache, self._handle)
@@ -199,6 +200,8 @@ class ControlLoop:
                 self.workers.broadcast(codec.page_order(action))
             case actions.MatchPrefix():
                 self._cache.match(action)
+            case actions.CheckStored():
+                self._cache.check_stored(action)
             case actions.ReleaseLease():
                 self._cache.release_lease(action)
             case actions.InvalidatePages(digests=digests):

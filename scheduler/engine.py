@@ -25,6 +25,7 @@ from scheduler.events import (
     Acked,
     Arrived,
     Cancelled,
+    Checked,
     Event,
     Loaded,
     Matched,
@@ -82,8 +83,8 @@ class Engine:
                 actions = self._route_lost(reason)
             case Arrived(spec=spec):
                 actions = self._arrived(spec, now_s)
-            case Matched():
-                actions = self._matched(event, now_s)
+            case Matched() | Checked():
+                actions = self._answered(event, now_s)
             case Loaded():
                 actions = self._loaded(event, now_s)
             case Acked():
@@ -133,8 +134,7 @@ class Engine:
 
     def _go_on(self, now_s: float) -> list[Action]:
         """Do everything that is possible by now: preemptions, deadlines, admissions, sending."""
-        route = self._route
-        if route is None:
+        if (route := self._route) is None:
             return []
         actions, preempted = route.share_pages()
         self._num_preemptions += len(preempted)
@@ -195,9 +195,16 @@ class Engine:
         request = self._live.find(event.request_id, event.child)
         route = self._route
         if route is None or request is None or request.state is not RequestState.WAITING:
-            lease_id = event.lease_id
-            return [] if lease_id is None else [ReleaseLease(lease_id=lease_id)]
+            return [] if event.lease_id is None else [ReleaseLease(lease_id=event.lease_id)]
         return route.prefixes.matched(request, event, route.pace.latency, now_s)
+
+    def _answered(self, event: Matched | Checked, now_s: float) -> list[Action]:
+        """Take what HiCache says, to an output that waits or about what the workers hold."""
+        if isinstance(event, Matched):
+            return self._matched(event, now_s)
+        if self._route is not None:
+            self._route.checks.answered(event)
+        return []
 
     def _loaded(self, event: Loaded, now_s: float) -> list[Action]:
         """Take one stage's part of a hit."""
@@ -208,17 +215,14 @@ class Engine:
 
     def _stored(self, event: Stored) -> list[Action]:
         """Take one stage's end of a store."""
-        if (route := route_of(event, self._route, self._epoch)) is None:
-            return []
-        return [*route.stores.stored(event.stage, event.store_id, event.stored)]
+        route = route_of(event, self._route, self._epoch)
+        ended = event.stage, event.store_id, event.stored
+        return [] if route is None else [*route.stores.stored(*ended)]
 
     def _acked(self, event: Acked, now_s: float) -> list[Action]:
         """Take one stage's acknowledgement, and with the last stage's the results."""
         route = route_of(event, self._route, self._epoch)
-        if route is None:
-            return []
-        parts = route.ack(event, now_s)
-        if parts is None:
+        if route is None or (parts := route.ack(event, now_s)) is None:
             return []
         actions: list[Action] = []
         if event.stage == route.pipeline.last_stage:
@@ -235,8 +239,7 @@ class Engine:
         if request.state is RequestState.FINISHED:
             return []
         if not result.is_whole:
-            distrusted = route.distrust(request)
-            return distrusted + self._fail(request.request_id, ModelFault(NO_CHOICE))
+            return route.distrust(request) + self._fail(request.request_id, ModelFault(NO_CHOICE))
         actions: list[Action] = []
         if part.is_chunk and chunk_done(request):
             actions.append(progress(request, route.eta_s(request, now_s)))
@@ -279,8 +282,7 @@ class Engine:
         """End a request on its caller's wish; text held back is only for one who still listens."""
         actions: list[Action] = []
         for request in self._live.of(event.request_id):
-            actions += aborted(request, is_heard=event.cause == "abort")
-            actions += self._drop(request)
+            actions += aborted(request, is_heard=event.cause == "abort") + self._drop(request)
         return actions
 
     def _fail(self, request_id: str, error: ChunkMeshError) -> list[Action]:

@@ -146,6 +146,16 @@ class Matched:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Checked:
+    """HiCache answered CheckStored, or there is no answer."""
+
+    last_digest: bytes
+    """Of the pages that were asked for."""
+    num_pages: int | None
+    """Leading pages stored for all layers; None without an answer."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Loaded:
     """One stage has read the first num_pages of a load into staging."""
 
@@ -210,4 +220,15 @@ class Tick:
     """Time passed; load deadlines are looked at."""
 
 
-Event = RouteFormed | RouteLost | Arrived | Matched | Loaded | Acked | Stored | Cancelled | Tick
+Event = (
+    RouteFormed
+    | RouteLost
+    | Arrived
+    | Matched
+    | Checked
+    | Loaded
+    | Acked
+    | Stored
+    | Cancelled
+    | Tick
+)

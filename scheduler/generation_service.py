@@ -27,6 +27,8 @@ from scheduler.validation import KvPoolSize
 
 _Context = grpc.aio.ServicerContext[Any, Any]
 _log = structlog.get_logger(__name__)
+_NOBODY = ""
+"""Tenant of every request: none is authenticated."""
 
 
 class GenerationService(generation_pb2_grpc.GenerationServicer):
@@ -47,6 +49,8 @@ class GenerationService(generation_pb2_grpc.GenerationServicer):
         self._intake = intake
         self._model = model
         self._hicache = hicache
+        self._has_warned = False
+        """Of salts that no secret protects."""
 
     async def Generate(
         self, request: pb.GenerateRequest, _context: _Context
@@ -97,7 +101,7 @@ class GenerationService(generation_pb2_grpc.GenerationServicer):
         registry = self._loop.workers.registry
         response = pb.TokenizeResponse(page_tokens=registry.page_tokens)
         response.input_ids.extend(ids.tolist())
-        namespace = self._loop.workers.namespace_digest(request.cache_salt)
+        namespace = self._namespace_digest(request.cache_salt, tenant=_NOBODY)
         if namespace is not None:
             digests = await self._intake.digests(ids, namespace, registry.page_tokens)
             response.page_digests.extend(digests)
@@ -153,10 +157,18 @@ class GenerationService(generation_pb2_grpc.GenerationServicer):
             StageUnavailable: none stands.
         """
         reason = self._loop.unready_reason()
-        namespace = self._loop.workers.namespace_digest(request.cache_salt)
+        namespace = self._namespace_digest(request.cache_salt, tenant=_NOBODY)
         if reason or namespace is None:
             raise StageUnavailable(reason, retry_after_s=ROUTE_RETRY_S)
         return namespace
+
+    def _namespace_digest(self, cache_salt: str, *, tenant: str) -> bytes | None:
+        """Return the namespace of a tenant's pages of a salt; None before the first route."""
+        workers = self._loop.workers
+        if cache_salt and not workers.has_secret and not self._has_warned:
+            self._has_warned = True
+            _log.warning("cache_salt without --cache-secret-file", risk="salts can be guessed")
+        return workers.namespace_digest(tenant=tenant, cache_salt=cache_salt)
 
     def _check_new(self, request_id: str) -> None:
         """Refuse a request that cannot begin now."""

@@ -67,6 +67,17 @@ class HiCacheClient:
             return None, None
         return min(answer.num_pages, len(digests)), answer.lease_id or None
 
+    async def num_stored(self, digests: tuple[bytes, ...]) -> int | None:
+        """Return the number of leading pages stored, None without an answer; no request waits.
+
+        It counts as a use of them.
+        """
+        if self._is_paused():
+            return None
+        request = pb.MatchRequest(digests=digests)
+        answer = await self._call(self._stub.Match, request, deadline_s=_BACKGROUND_DEADLINE_S)
+        return None if answer is None else min(answer.num_pages, len(digests))
+
     async def release_lease(self, lease_id: str) -> None:
         """Give a lease back, trying at once even after a fault; if that fails it expires."""
         request = pb.ReleaseLeaseRequest(lease_id=lease_id)

@@ -27,6 +27,7 @@ from scheduler.load_rates import HOST_PRIOR, LoadRates
 from scheduler.loads import Load, Loads
 from scheduler.part import Part
 from scheduler.request import Request, RequestState
+from scheduler.stored_checks import StoredChecks
 from scheduler.tiers import Tiers
 
 MAX_EARLY_LOADS = 8
@@ -43,6 +44,7 @@ class Prefixes:
         tiers: Tiers,
         page_bytes: Sequence[int],
         counts: CacheCounts,
+        checks: StoredChecks,
     ) -> None:
         """Begin with no load; page_bytes is what a page takes on each stage."""
         self.loads = Loads(num_stages=len(page_bytes))
@@ -51,7 +53,7 @@ class Prefixes:
         )
         self._config = config
         self._pages, self._host = tiers.device, tiers.host
-        self._counts = counts
+        self._counts, self._checks = counts, checks
         self._choice = LoadChoice(
             page_tokens=config.page_tokens,
             chunk_tokens=config.chunked_prefill_tokens,
@@ -59,12 +61,13 @@ class Prefixes:
         )
 
     def ask(self, request: Request, latency: PipelineLatency | None, now_s: float) -> list[Action]:
-        """Ask for what is stored; an output is QUEUED at once if that could be of no use."""
+        """Ask for what is stored; an output is QUEUED at once if that could be of no use to it."""
         num_pages = request.most_hit_pages(self._config.page_tokens)
+        digests = request.leading_digests(num_pages, self._config.page_tokens)
         if max(self._count_found(request), self._count_host(request)) == num_pages:
             request.move(RequestState.QUEUED)
-            return self._choose(request, latency, now_s)
-        digests = request.leading_digests(num_pages, self._config.page_tokens)
+            checks = self._checks.ask(digests, now_s)
+            return [*self._choose(request, latency, now_s), *checks]
         return [MatchPrefix(request_id=request.request_id, child=request.child, digests=digests)]
 
     def matched(

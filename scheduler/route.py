@@ -32,6 +32,7 @@ from scheduler.prefixes import Prefixes, release_lease
 from scheduler.request import Request, RequestState
 from scheduler.rows import Rows
 from scheduler.shortage import Shortage
+from scheduler.stored_checks import StoredChecks
 from scheduler.stores import Stores
 from scheduler.tiers import Tiers
 
@@ -47,14 +48,10 @@ class Route:
         tiers: Tiers | None = None,
         counts: CacheCounts | None = None,
     ) -> None:
-        """Begin with all pages and rows free.
+        """Begin with all pages and rows free; cut by chunks if given, whatever config asks for.
 
-        Args:
-            formed: what the route is.
-            config: limits.
-            chunks: how to cut, if given, whatever config asks for.
-            tiers: of the same memory, with what the workers still hold; without, nothing.
-            counts: of what the caches are good for.
+        tiers are of the same memory, with what the workers still hold; without, they hold nothing.
+        counts are of what the caches are good for.
         """
         num_stages = formed.num_stages
         self.epoch = formed.epoch
@@ -74,8 +71,9 @@ class Route:
             max_members=config.max_microbatch_requests,
         )
         page_bytes = formed.page_bytes or (0,) * num_stages
-        self.prefixes = Prefixes(config, self.tiers, page_bytes, counts)
         self.stores = Stores(tiers=self.tiers, page_bytes=page_bytes, config=config, counts=counts)
+        self.checks = StoredChecks(self.stores)
+        self.prefixes = Prefixes(config, self.tiers, page_bytes, counts, self.checks)
         self._running: dict[Request, None] = {}
         """Outputs with a row, in the order of admission."""
         self._prefilling: dict[Request, None] = {}
@@ -90,9 +88,7 @@ class Route:
 
     def has_place(self, request: Request) -> bool:
         """Whether rows and pages to begin are free, and a page for each running output beside."""
-        if len(request.children) > self.rows.num_free:
-            return False
-        return self.prefixes.has_room(
+        return len(request.children) <= self.rows.num_free and self.prefixes.has_room(
             request,
             num_pages=pages_at_start(request, self._config),
             spare_pages=self.rows.num_taken,
@@ -164,8 +160,7 @@ class Route:
                 self._prefilling.pop(leaver, None)
             left += self._depart(actions)
             self._shortage.give_pages()
-        actions += self.stores.gone()
-        return actions, left
+        return [*actions, *self.stores.gone()], left
 
     def next_microbatch(self, now_s: float) -> SendMicrobatch | None:
         """Plan and count one more microbatch, if there is room for it and work to do."""
@@ -211,8 +206,7 @@ class Route:
 
         By the model if there is one, else by its own rate so far.
         """
-        latency = self.pace.latency
-        if latency is None:
+        if (latency := self.pace.latency) is None:
             return request.eta_s(now_s)
         return self._outlook.left_ms(request, self._prefilling, self.groups, latency) / 1000
 

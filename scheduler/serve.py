@@ -18,6 +18,7 @@ from chunkmesh.grpc_server import GrpcServer
 from chunkmesh.side_door import Readiness
 from chunkmesh.v1 import generation_pb2_grpc, stage_pb2_grpc
 from scheduler.attach_service import AttachService
+from scheduler.cache_secret import read_cache_secret
 from scheduler.control_loop import ControlLoop
 from scheduler.engine_config import EngineConfig
 from scheduler.generation_service import GenerationService
@@ -25,6 +26,7 @@ from scheduler.hicache_client import HiCacheClient
 from scheduler.intake import Intake
 from scheduler.latency_file import LatencyFile, parse_latency_file
 from scheduler.model_files import ModelFiles, read_model_files
+from scheduler.page_keying import PageKeying
 from scheduler.server_info import ServedModel
 from scheduler.settings import SchedulerSettings
 from scheduler.stage_fit import check_covers
@@ -59,7 +61,7 @@ async def running(settings: SchedulerSettings) -> AsyncIterator[RunningScheduler
     """Run a scheduler while inside; on leaving, running requests get drain_timeout to end.
 
     Raises:
-        ConfigError: the model folder, the latency model or an address does not do.
+        ConfigError: the model folder, a file or an address does not do.
     """
     files = read_model_files(settings.model_path)
     latency_file = _latency_file(settings.latency_model, files.num_layers)
@@ -77,9 +79,7 @@ async def running(settings: SchedulerSettings) -> AsyncIterator[RunningScheduler
             control_loop=loop,
             intake=_intake(files, context_length),
             model=ServedModel(
-                name=_model_name(settings),
-                files=files,
-                context_length=context_length,
+                name=_model_name(settings), files=files, context_length=context_length
             ),
             hicache=hicache,
         )
@@ -166,11 +166,22 @@ def _control_loop(
     return ControlLoop(
         engine_config=engine_config,
         model_layers=files.num_layers,
-        rope=files.rope,
+        keying=_keying(settings, files),
         hicache=hicache,
         worker_timeout_s=settings.worker_timeout,
         on_ready=on_ready,
     )
+
+
+def _keying(settings: SchedulerSettings, files: ModelFiles) -> PageKeying:
+    """Return what goes into page keys here.
+
+    Raises:
+        ConfigError: --cache-secret-file cannot be read, or is no secret.
+    """
+    path = settings.cache_secret_file
+    secret = b"" if path is None else read_cache_secret(path, name=f"--cache-secret-file {path}")
+    return PageKeying(rope=files.rope, secret=secret)
 
 
 def _latency_file(path: Path | None, num_layers: int) -> LatencyFile | None:

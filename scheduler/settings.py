@@ -41,6 +41,10 @@ class SchedulerSettings(Settings):
     enable_prefix_caching: bool = True
     """Let pages of ended requests stay on the devices for later ones with the same prefix, until
     their room is needed."""
+    cache_secret_file: Path | None = None
+    """File of at least 16 secret bytes that go into the keys of all pages. Only schedulers with the
+    same secret find them, and nobody else can tell which page belongs to which prompt, tenant or
+    cache_salt. Without it salts are as good as they are hard to guess."""
     page_size: Annotated[int, Field(ge=1, le=1024)] = 64
     """Tokens a KV page holds."""
     chunked_prefill_size: Annotated[int, Field(ge=1, le=1 << 20)] = 256

@@ -69,15 +69,22 @@ class Stores:
         """Where what was not written back is counted."""
         self._next_id = 0
         self._open: dict[int, _Store] = {}
-        self._to_flush: deque[PageToStore] = deque()
-        """What is still to be written before the scheduler ends."""
+        self._to_flush: deque[bytes] = deque()
+        """What is still to be written in the background, not for a microbatch."""
+        self.is_failing = False
+        """Whether pages of the store that ended last were not written."""
 
     def __len__(self) -> int:
         return len(self._open)
 
     @property
+    def is_flushing(self) -> bool:
+        """Whether pages wait to be written in the background."""
+        return bool(self._to_flush)
+
+    @property
     def num_unwritten(self) -> int:
-        """Pages that a flush has not written yet, as far as it is going to."""
+        """Pages that are not written yet, as far as they are going to be."""
         return len(self._to_flush) + sum(len(store.order.pages) for store in self._open.values())
 
     def begin(self, request: Request) -> None:
@@ -129,15 +136,37 @@ class Stores:
         device, host = self._tiers.device.cached.rested(), self._tiers.host.rested()
         known = {page.digest for page in device}
         pages = device + [page for page in host if page.digest not in known]
-        self._to_flush.extend(page for page in pages if not self._tiers.is_stored(page.digest))
+        lacking = (page.digest for page in pages if not self._tiers.is_stored(page.digest))
+        self._to_flush.extend(lacking)
+
+    def believed(self, digests: Sequence[bytes]) -> list[bytes]:
+        """Return which of the workers' pages Redis should have, but for those being written now."""
+        if not self._max_outstanding:
+            return []
+        in_work = {page.digest for store in self._open.values() for page in store.order.pages}
+        return [
+            each
+            for each in digests
+            if each not in in_work
+            and (self._policy == "write_through" or self._tiers.is_stored(each))
+        ]
+
+    def restore(self, digests: Sequence[bytes]) -> None:
+        """Note that Redis has lost pages; begin to write them again, unless that has time.
+
+        With write_back it has until the workers have no more room for them. See go_on.
+        """
+        self._tiers.unmark_stored(digests)
+        if self._policy != "write_back":
+            self._to_flush.extend(digests)
 
     def go_on(self) -> list[SendStore]:
-        """Write more of what is to be flushed, as far as few stores are open."""
+        """Write more of what is to be written in the background, as far as few stores are open."""
         orders = []
         at_most = min(MAX_FLUSHING, self._max_outstanding)
         while self._to_flush and len(self._open) < at_most:
             num_pages = min(self._pages_at_once, len(self._to_flush))
-            digests = [self._to_flush.popleft().digest for _ in range(num_pages)]
+            digests = [self._to_flush.popleft() for _ in range(num_pages)]
             tiers: tuple[Tier, ...] = ("device", "host")
             for tier in tiers:
                 lacking = [each for each in digests if not self._tiers.is_stored(each)]
@@ -194,6 +223,7 @@ class Stores:
         """Let the pages of a store go, and note which of them were not written."""
         order = store.order
         del self._open[order.store_id]
+        self.is_failing = bool(store.lacking)
         if not store.is_pinned:
             return
         self._tiers.release(order.tier, [page.page_id for page in order.pages])

@@ -19,6 +19,7 @@ from chunkmesh.v1 import stage_pb2 as pb
 from scheduler import codec, events
 from scheduler.fit_report import tell_fits
 from scheduler.metrics import observe_prediction
+from scheduler.page_keying import PageKeying
 from scheduler.pipeline_time import LinkTime
 from scheduler.registry import (
     Decision,
@@ -51,7 +52,7 @@ class Workers:
         registry: Registry,
         on_event: Callable[[events.Event], None],
         max_microbatch_tokens: int,
-        rope: str,
+        keying: PageKeying,
     ) -> None:
         """Start without workers."""
         self.fits: tuple[StageFit, ...] = ()
@@ -63,7 +64,7 @@ class Workers:
         """Of the epoch that stands or stood last."""
         self._on_event = on_event
         self._max_microbatch_tokens = max_microbatch_tokens
-        self._rope = rope
+        self._keying = keying
         self._streams: dict[str, WorkerStream] = {}
         self._fits: dict[str, StageFit] = {}
         """Of attached workers."""
@@ -77,9 +78,16 @@ class Workers:
             return []
         return [self.registry.workers[each] for each in self.registry.route]
 
-    def namespace_digest(self, cache_salt: str) -> bytes | None:
-        """Return the parent of the first pages of a salt; None before the first route."""
-        return None if self.namespace is None else self.namespace.digest(cache_salt=cache_salt)
+    @property
+    def has_secret(self) -> bool:
+        """Whether a server secret goes into the keys of pages."""
+        return bool(self._keying.secret)
+
+    def namespace_digest(self, *, tenant: str, cache_salt: str) -> bytes | None:
+        """Return the parent of the first pages of a tenant's salt; None before the first route."""
+        if self.namespace is None:
+            return None
+        return self.namespace.digest(tenant=tenant, cache_salt=cache_salt)
 
     def attach(self, hello: WorkerHello, fit: StageFit) -> WorkerStream:
         """Take in a worker whose latency is known by fit.
@@ -227,7 +235,8 @@ class Workers:
             fingerprint=join.fingerprint,
             kv_dtype=self.registry.workers[join.worker_id].dtype,
             page_tokens=self.registry.page_tokens,
-            rope=self._rope,
+            rope=self._keying.rope,
+            secret=self._keying.secret,
         )
         order = codec.join_order(
             join,

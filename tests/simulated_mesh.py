@@ -7,6 +7,7 @@ leases given back once, nothing about those who have ended; and its orders (orde
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
@@ -14,6 +15,7 @@ import numpy as np
 from chunkmesh.pages import extend_chain
 from scheduler.actions import (
     Action,
+    CheckStored,
     CommitPages,
     Failed,
     Finished,
@@ -32,6 +34,7 @@ from scheduler.events import (
     Acked,
     Arrived,
     Cancelled,
+    Checked,
     Event,
     Matched,
     RequestSpec,
@@ -84,6 +87,7 @@ class SimulatedMesh:
         self._ghosts: list[Event] = []
         """Said by stages of earlier epochs, never heard yet."""
         self._matching: list[MatchPrefix] = []
+        self._checking: list[CheckStored] = []
         self.redis: Redis = {}
         self._committed: dict[bytes, set[int]] = {}
         self._leases: set[str] = set()
@@ -165,6 +169,11 @@ class SimulatedMesh:
         self.clients.give_up(request_id)
         self._give(Cancelled(request_id=request_id, cause="gone"))
 
+    def clear(self) -> None:
+        """Let everything that is stored be forgotten, in HiCache too."""
+        self.redis.clear()
+        self._committed.clear()
+
     def evict(self) -> None:
         """Drop one page on one stage, behind everybody's back."""
         if self.redis:
@@ -180,6 +189,7 @@ class SimulatedMesh:
         moves: list[Callable[[], None]] = [
             functools.partial(self._answer_match, match) for match in self._matching
         ]
+        moves += [functools.partial(self._answer_check, check) for check in self._checking]
         upstream = None
         for stage in self._stages:
             if stage.can_work(upstream):
@@ -231,11 +241,7 @@ class SimulatedMesh:
     def _answer_match(self, match: MatchPrefix) -> None:
         """Answer with the leading pages that all stages have committed, under a lease."""
         self._matching.remove(match)
-        num_pages = 0
-        for digest in match.digests:
-            if len(self._committed.get(digest, ())) < self._num_stages:
-                break
-            num_pages += 1
+        num_pages = self._count_committed(match.digests)
         lease_id = f"lease {self._num_leases}" if num_pages else None
         if lease_id is not None:
             self._num_leases += 1
@@ -249,12 +255,25 @@ class SimulatedMesh:
             )
         )
 
+    def _answer_check(self, check: CheckStored) -> None:
+        """Answer likewise; nobody gets a lease."""
+        self._checking.remove(check)
+        num_pages = self._count_committed(check.digests)
+        self._give(Checked(last_digest=check.digests[-1], num_pages=num_pages))
+
+    def _count_committed(self, digests: Sequence[bytes]) -> int:
+        """Count the leading pages that all stages have committed."""
+        whole = (len(self._committed.get(digest, ())) == self._num_stages for digest in digests)
+        return sum(itertools.takewhile(bool, whole))
+
     def _do(self, action: Action) -> None:
         """Do one action."""
         match action:
             case MatchPrefix():
                 self.clients.check_match(action)
                 self._matching.append(action)
+            case CheckStored():
+                self._checking.append(action)
             case ReleaseLease(lease_id=lease_id):
                 self._leases.remove(lease_id)
             case CommitPages(stage=index, namespace=namespace, pages=pages):

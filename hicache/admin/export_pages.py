@@ -11,6 +11,7 @@ from rich.progress import Progress
 
 from chunkmesh.cli.command_shape import Command
 from chunkmesh.cli.option_groups import takes_options
+from chunkmesh.page_record import num_kv_bytes
 from chunkmesh.v1 import hicache_pb2 as pb
 from hicache.admin import flags
 from hicache.admin.calls import DAY_S, HiCache, ask
@@ -49,7 +50,7 @@ def export_pages(
 
 
 def _write(hicache: HiCache, request: pb.ExportRequest, file: Path) -> tuple[int, int]:
-    """Return how many pages came and the bytes of their values; without pages there is no file."""
+    """Return how many pages came and their KV bytes; without pages there is no file."""
     num_pages = num_bytes = 0
     digest = b""
     console = Console(stderr=True)
@@ -64,7 +65,7 @@ def _write(hicache: HiCache, request: pb.ExportRequest, file: Path) -> tuple[int
             writer.add(part)
             num_pages += part.digest != digest
             digest = part.digest
-            num_bytes += sum(len(field.value) for field in part.fields)
+            num_bytes += num_kv_bytes((field.name, field.value) for field in part.fields)
             said = f"{num_pages} pages, {size_text(writer.num_bytes)} written"
             progress.update(task, description=said)
         if num_pages:

@@ -42,7 +42,8 @@ def import_pages(
         return ask(context, lambda hicache: _import(hicache, file, dry_run=dry))
 
     try:
-        check_page_file(file)
+        if not check_page_file(file):
+            fail(f"{file} holds no page", EXIT_NOT_FOUND)
         reply = consent.changed(change, "Store")
     except OSError as error:
         fail(f"{file}: {error.strerror or error}", EXIT_USAGE)

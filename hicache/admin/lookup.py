@@ -71,4 +71,6 @@ def _print_tables(
 
 def _row(run: PageRun) -> tuple[str, ...]:
     usable = "yes" if run.visible else "no"
-    return (f"{run.first}-{run.last - 1}", run.layers_text or "none", usable, str(run.num_hits))
+    last = run.last - 1
+    pages = f"{run.first}-{last}" if last > run.first else f"{run.first}"
+    return (pages, run.layers_text or "none", usable, str(run.num_hits))

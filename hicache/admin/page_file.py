@@ -85,11 +85,17 @@ def read_page_file(path: Path) -> Iterator[pb.ExportResponse]:
                 raise ConfigError(f"{path} is damaged: message {index} is none") from error
 
 
-def check_page_file(path: Path) -> None:
-    """Look at every length and at the end, without the messages between. Raises as reading does."""
+def check_page_file(path: Path) -> int:
+    """Look at every length and at the end, without the messages between; return their number.
+
+    Raises as reading does.
+    """
+    num_messages = 0
     with path.open("rb") as file:
         for length in _lengths(file, path):
             file.seek(length, io.SEEK_CUR)
+            num_messages += 1
+    return num_messages
 
 
 def _lengths(file: BinaryIO, path: Path) -> Iterator[int]:

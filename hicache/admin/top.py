@@ -45,7 +45,9 @@ def top(
     reply = runs.listed(
         context,
         pb.ListRunsRequest(
-            namespace=namespaces.named(context, "--namespace", namespace) if namespace else b"",
+            namespace=namespaces.named(context, "--namespace", namespace)
+            if namespace is not None
+            else b"",
             limit=limit,
             order=_ORDERS[by],
         ),

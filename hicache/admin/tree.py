@@ -36,8 +36,10 @@ def tree(
     reply = runs.listed(
         context,
         pb.ListRunsRequest(
-            namespace=namespaces.named(context, "--namespace", namespace) if namespace else b"",
-            below=namespaces.digest_prefix("--prefix", prefix) if prefix else b"",
+            namespace=namespaces.named(context, "--namespace", namespace)
+            if namespace is not None
+            else b"",
+            below=namespaces.digest_prefix("--prefix", prefix) if prefix is not None else b"",
             max_depth=depth,
             limit=limit,
             order=pb.RUN_ORDER_TREE,
@@ -48,7 +50,7 @@ def tree(
     else:
         print_rows(("pages", "namespace", "first page", *runs.HEAD), map(_row, reply.runs))
         runs.print_left_off(reply)
-    if not reply.runs and (namespace or prefix):
+    if not reply.runs and (namespace is not None or prefix is not None):
         fail("nothing of it is cached", EXIT_NOT_FOUND)
 
 

@@ -100,8 +100,8 @@ def warm(
     if num_new < len(new_digests):
         fail(
             f"{len(new_digests) - num_new} pages are not usable: Redis is away or full, a quota or "
-            "the budget is too small, or the mesh has them on its devices and does not store them "
-            "again"
+            "the budget is too small, or the mesh has them on its devices and has looked a moment "
+            "ago whether they are stored"
         )
 
 

@@ -16,6 +16,7 @@ from hicache.changes import ChangeKind, Stored, Summary
 from hicache.replication.events import (
     Cleared,
     Committed,
+    Compared,
     Described,
     Event,
     Gone,
@@ -40,7 +41,13 @@ _TOLD = struct.Struct("<B32s32s32sQQQ")
 _LEASED = struct.Struct("<Q32s")
 _CLEARED = struct.Struct("<QQ")
 _GOING = frozenset({ChangeKind.INVALIDATED, ChangeKind.EVICTED, ChangeKind.DELETED})
-_EMPTY: dict[int, Event] = {8: KeptChanged(), 9: Described(), 10: Joined(), 11: Lost()}
+_EMPTY: dict[int, Event] = {
+    8: KeptChanged(),
+    9: Described(),
+    10: Joined(),
+    11: Lost(),
+    12: Compared(),
+}
 
 
 def encode_event(event: Event) -> bytes:

@@ -89,6 +89,14 @@ class Joined:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Compared:
+    """A replica that has joined knows what Redis has.
+
+    What was stored while it was away, and told to it in vain, nobody else knows.
+    """
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Lost:
     """A replica could not tell what it did: only a scan finds out."""
 
@@ -104,5 +112,6 @@ Event: TypeAlias = (
     | KeptChanged
     | Described
     | Joined
+    | Compared
     | Lost
 )

@@ -12,6 +12,7 @@ from hicache.replication.event_codec import decode_events
 from hicache.replication.events import (
     Cleared,
     Committed,
+    Compared,
     Described,
     Event,
     Gone,
@@ -30,6 +31,8 @@ class Need(enum.Enum):
 
     RESCAN = enum.auto()
     """Compare the index with Redis."""
+    RESCAN_SOON = enum.auto()
+    """Compare the index with Redis when those who store know of a replica that has come."""
     LOAD_KEPT = enum.auto()
     """Read pins and quotas."""
     LOAD_INFOS = enum.auto()
@@ -44,6 +47,7 @@ _NEEDS: dict[type[Event], Need] = {
     KeptChanged: Need.LOAD_KEPT,
     Described: Need.LOAD_INFOS,
     Joined: Need.TELL_LEASES,
+    Compared: Need.RESCAN_SOON,
 }
 
 
@@ -103,7 +107,7 @@ class Follower:
             case Cleared(num_pages=num_pages, num_bytes=num_bytes):
                 self._cache.forget()
                 self._tell_cleared(num_pages, num_bytes)
-            case KeptChanged() | Described() | Joined() | Lost():
+            case KeptChanged() | Described() | Joined() | Compared() | Lost():
                 pass  # for the shell
 
 

@@ -17,7 +17,7 @@ from chunkmesh.errors import CacheFault
 from hicache.cache import PrefixCache
 from hicache.replication import stream
 from hicache.replication.event_codec import encode_event
-from hicache.replication.events import Joined, Leased
+from hicache.replication.events import Compared, Joined, Leased
 from hicache.replication.evictor import Evictor
 from hicache.replication.follower import Follower, Need
 from hicache.replication.metrics import EVENT_GAPS, EVENTS_IGNORED
@@ -71,6 +71,8 @@ class Replica:
         if not self._is_whole:
             self._is_whole = True
             self._outbox.add(Joined())
+            self._outbox.add(Compared())
+            self._meet[Need.RESCAN_SOON]()
             await self.evictor.stand()
 
     def lost(self) -> None:

@@ -146,7 +146,7 @@ async def test_weights_that_change_while_a_prompt_is_read(
     async with mesh(folder, stages) as running:
         digests = iter((b"old" * 10, b"new" * 10))
         workers = running.control_loop.workers
-        monkeypatch.setattr(workers, "namespace_digest", lambda _salt: next(digests))
+        monkeypatch.setattr(workers, "namespace_digest", lambda **_whose: next(digests))
         with pytest.raises(grpc.aio.AioRpcError, match="weights have changed") as refused:
             await running.stub.Generate(pb.GenerateRequest(text="x"), timeout=5).read()
         assert refused.value.code() is grpc.StatusCode.UNAVAILABLE

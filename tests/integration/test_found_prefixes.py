@@ -59,7 +59,7 @@ def told(complete: pb.GenerateComplete) -> tuple[list[int], int]:
 
 def keys(running: Mesh) -> list[bytes]:
     """Return the prompt's keys in Redis."""
-    namespace = running.control_loop.workers.namespace_digest("")
+    namespace = running.control_loop.workers.namespace_digest(tenant="", cache_salt="")
     assert namespace is not None
     ids = np.array(PROMPT, dtype=np.uint32)
     return [page_key(digest) for digest in extend_chain(namespace, ids, PAGE_TOKENS)]
@@ -276,7 +276,7 @@ async def stored_and_slow(running: Mesh, slow: SlowRedis) -> None:
     """Let the prompt be stored, and its third page and those behind it be slow to read."""
     await ask(running, PROMPT)
     await running.at_rest()
-    namespace = running.control_loop.workers.namespace_digest("")
+    namespace = running.control_loop.workers.namespace_digest(tenant="", cache_salt="")
     assert namespace is not None
     ids = np.array(PROMPT, dtype=np.uint32)
     slow.slow_digests.update(extend_chain(namespace, ids, PAGE_TOKENS)[2:])

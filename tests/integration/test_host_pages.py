@@ -174,7 +174,7 @@ async def test_write_back_stores_what_has_no_room_and_the_rest_at_the_end(
             while (await ask(running, PROMPT))[1] != 96:
                 await asyncio.sleep(0.01)
         ids = [np.array(prompt, dtype=np.uint32) for prompt in (PROMPT, *OTHERS)]
-        namespace = running.control_loop.workers.namespace_digest("")
+        namespace = running.control_loop.workers.namespace_digest(tenant="", cache_salt="")
         assert namespace is not None
         keys = {page_key(d) for each in ids for d in extend_chain(namespace, each, PAGE_TOKENS)}
         assert counts(running).redis_hit_tokens > 0

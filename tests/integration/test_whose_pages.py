@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import safetensors.numpy
+from structlog.testing import capture_logs
 
 from chunkmesh.v1 import generation_pb2 as pb
 from stage_worker.element_type import DtypeChoice
@@ -112,6 +113,50 @@ async def test_o17_another_set_up(
     cold = await _ask(folder, cold_valkey, **setup)
     assert cold[1] == 0
     assert cold == await _ask(folder, valkey, **setup)
+
+
+@pytest.fixture
+def secret(tmp_path: Path) -> Path:
+    """Write a server secret."""
+    file = tmp_path / "secret"
+    file.write_bytes(b"0123456789abcdef" + b"\n")
+    return file
+
+
+async def test_o17_a_server_secret(
+    folder: Path, valkey: Valkey, stored: list[int], secret: Path, tmp_path: Path
+) -> None:
+    """Nobody without it finds pages, salted or not, nor is given its own; with it all are there.
+
+    Also after a restart, whatever the file's name and line end are.
+    """
+    copy = tmp_path / "copy"
+    copy.write_bytes(b"0123456789abcdef")
+    other = tmp_path / "other"
+    other.write_bytes(b"0123456789abcdeg")
+    for salt in ("", "tenant"):
+        for file, found in ((secret, 0), (secret, 112), (copy, 112), (other, 0)):
+            told = await _ask(folder, valkey, cache_salt=salt, cache_secret_file=file)
+            assert (stored, found) == told, (salt, file.name)
+    assert (stored, 112) == await _ask(folder, valkey)
+    assert (stored, 0) == await _ask(folder, valkey, cache_salt="tenant")
+    assert (stored, 0) == await _ask(folder, valkey, cache_salt="another", cache_secret_file=secret)
+
+
+@pytest.mark.parametrize(("has_secret", "num_lines"), [(True, 0), (False, 1)])
+async def test_o17_salts_that_can_be_guessed_are_told_of(
+    folder: Path, valkey: Valkey, secret: Path, *, has_secret: bool, num_lines: int
+) -> None:
+    """Who salts requests wants them apart; the log says once what that is worth."""
+    stages = [load_stage(folder, layers=range(4), dtype="float32")]
+    with capture_logs() as lines:
+        async with cached_mesh(
+            folder, stages, valkey.url, cache_secret_file=secret if has_secret else None
+        ) as running:
+            for salt in ("", "b", "c"):
+                await running.generate(text="x", cache_salt=salt)
+    found = [line for line in lines if "--cache-secret-file" in line["event"]]
+    assert num_lines == len(found)
 
 
 @pytest.mark.parametrize("borders", [(0, 1, 4), HALVES], ids=["another split", "a restart"])

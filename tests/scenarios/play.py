@@ -23,6 +23,7 @@ from scheduler.events import (
     Acked,
     Arrived,
     Cancelled,
+    Checked,
     Event,
     Loaded,
     Matched,
@@ -152,6 +153,8 @@ class _Scene:
                         is_known=plain[1] != "nothing-known",
                     )
                 ]
+            case "checked":
+                return [self._checked(plain, named)]
             case "gone":
                 return [Cancelled(request_id=plain[0], cause="gone")]
             case "abort":
@@ -208,6 +211,14 @@ class _Scene:
             case "stored":
                 return Stored(epoch=epoch, stage=stage, store_id=number, stored=tuple(rest))
         raise ValueError(name)
+
+    def _checked(self, plain: list[str], named: dict[str, str]) -> Checked:
+        """Return HiCache's answer about the pages of so many leading tokens of a prompt."""
+        first_id, num_tokens = int(named.get("other", "0")), int(plain[0])
+        ids = np.arange(first_id, first_id + num_tokens, dtype=np.uint32)
+        spec = make_spec("x", ids, page_tokens=self._config.page_tokens)
+        num_pages = None if plain[1] == "nothing-known" else int(plain[1])
+        return Checked(last_digest=spec.digests[-1], num_pages=num_pages)
 
     def _arrival(self, request_id: str, named: dict[str, str]) -> Event:
         """Return a request's arrival: prompts with the same `other` begin alike.

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from chunkmesh.errors import ChunkMeshError, Unavailable
 from scheduler.actions import (
     Action,
+    CheckStored,
     CommitPages,
     Failed,
     Finished,
@@ -60,6 +61,8 @@ def show(action: Action) -> str:  # noqa: C901, PLR0911, PLR0912 - one line a ki
             return f"release row {row}"
         case MatchPrefix(digests=digests):
             return f"match {_name(action)}: {len(digests)} pages"
+        case CheckStored(digests=digests):
+            return f"check what is stored of {len(digests)} pages"
         case InvalidatePages(digests=digests):
             return f"invalidate {len(digests)} pages"
         case ReleaseLease(lease_id=lease_id):

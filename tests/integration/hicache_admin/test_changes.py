@@ -118,5 +118,6 @@ async def test_verify_finds_and_forgets_bad_pages(run: Admin, valkey: Valkey) ->
         await eventually(lambda: len(client.keys("cm:*")) == 3)
     sound = await run("verify", "--yes", "--json")
     assert (0, 3, []) == (sound.status, sound.object["num_checked"], sound.object["bad_digests"])
+    assert 3 * PAGE_BYTES == sound.object["num_bytes"]
     only = await run("verify", "--text", "unknown" * 9, "--yes", "--json")
     assert (3, 0) == (only.status, only.object["num_pages"])

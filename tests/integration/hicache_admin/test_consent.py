@@ -99,6 +99,10 @@ async def test_wrong_usage(run: Admin) -> None:
         (("ls", "--salt", "a", "--namespace", "12345678"), "--salt"),
         (("evict", "--prefix", "12", "--yes"), "--prefix"),
         (("evict", "--prefix", "xyz", "--yes"), "--prefix"),
+        (("evict", "--prefix", "", "--yes"), "--prefix"),
+        (("tree", "--prefix", ""), "--prefix"),
+        (("tree", "--namespace", ""), "--namespace"),
+        (("top", "--namespace", ""), "--namespace"),
         (("evict", "--older-than", "soon", "--yes"), "--older-than"),
         (("pin", "--all", "--text", "a", "--yes"), "--text"),
         (("pin", "--all", "--ttl", "0s", "--yes"), "--ttl"),
@@ -111,18 +115,23 @@ async def test_wrong_usage(run: Admin) -> None:
 
 
 async def test_changes_fail_while_redis_is_away(run: Admin, valkey: Valkey) -> None:
-    """Status 1 with the reason; nothing is half changed."""
+    """Status 1 with the reason; nothing is half changed, and no dry run says that it could be."""
     valkey.stop()
 
     async def down() -> bool:
         return (await run("ping")).status == 1
 
     await eventually(down)
+    changes = (
+        ("pin", "--all"),
+        ("unpin", "--all"),
+        ("evict", "--older-than", "1ms"),
+        ("quota", "set", NAMESPACE.hex(), "2KiB"),
+        ("verify",),
+        ("clear",),
+    )
     for command in (
-        ("pin", "--all", "--yes"),
-        ("evict", "--older-than", "1ms", "--yes"),
-        ("quota", "set", NAMESPACE.hex(), "2KiB", "--yes"),
-        ("verify", "--yes"),
+        *((*command, how) for command in changes for how in ("--yes", "--dry-run")),
         ("audit",),
     ):
         ended = await run(*command)

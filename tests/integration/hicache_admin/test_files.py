@@ -6,9 +6,12 @@ import asyncio
 import os
 import pathlib
 
+import pytest
+
 from chunkmesh.stored_page import page_key
+from hicache.admin.page_file import PageFileWriter
 from tests.admin_forms import CHANGE, check_form
-from tests.hicache_admin import LONG, LONG_PAGES, NUM_PAGES, Admin
+from tests.hicache_admin import LONG, LONG_PAGES, NUM_PAGES, PAGE_BYTES, Admin
 from tests.valkey import Valkey
 
 
@@ -20,6 +23,7 @@ async def test_export_and_import(run: Admin, valkey: Valkey, tmp_path: pathlib.P
         exported = await run("export", str(file), "--json")
         check_form(exported.object, {"file": str, "num_pages": int, "num_bytes": int})
         assert NUM_PAGES == exported.object["num_pages"]
+        assert NUM_PAGES * PAGE_BYTES == exported.object["num_bytes"]
         assert 2 == (await run("export", str(file))).status
         await run("clear", "--yes")
         assert [] == client.keys("cm:*")
@@ -68,6 +72,18 @@ async def test_import_refuses_what_is_damaged(
         refused = await run("import", str(tmp_path / name), "--yes")
         assert (1, True) == (refused.status, str(tmp_path / name) in refused.errors)
     assert 2 == (await run("import", str(tmp_path / "nowhere"), "--yes")).status
+
+
+@pytest.mark.parametrize("how", ["--dry-run", "--yes"])
+async def test_a_file_without_pages_holds_nothing_to_import(
+    run: Admin, tmp_path: pathlib.Path, how: str
+) -> None:
+    """It is whole and well used, so it is no mistake of the caller's; there is just nothing."""
+    file = tmp_path / "pages"
+    with PageFileWriter(file) as writer:
+        writer.end()
+    ended = await run("import", str(file), how)
+    assert (3, "", True) == (ended.status, ended.output, "holds no page" in ended.errors)
 
 
 async def test_what_was_just_evicted_can_be_imported(run: Admin, tmp_path: pathlib.Path) -> None:

@@ -126,6 +126,50 @@ async def test_warm_fills_the_cache(
         assert (2, True) == (refused.status, "999999" in refused.errors)
 
 
+@pytest.mark.parametrize("how", ["clear", "evict", "flush"])
+async def test_what_the_devices_hold_is_stored_again(
+    tiny: Path, reference: Reference, valkey: Valkey, tmp_path: Path, how: str
+) -> None:
+    """A cache that was emptied is warm again by the next warm, though nothing is computed."""
+    prompt = make_prompt(PROMPT_TOKENS, seed=1)
+    file = await asyncio.to_thread(prompts_file, tmp_path, [prompt])
+    async with cached_mesh(tiny, valkey) as (running, hicache):
+        command = ("warm", file, "--scheduler", str(running.address), "--json")
+        first = await admin("--hicache", hicache, *command, "--yes")
+        assert (0, PROMPT_PAGES) == (first.status, first.object["num_new_pages"])
+        if how == "clear":
+            await admin("--hicache", hicache, "clear", "--yes")
+        elif how == "evict":
+            await admin("--hicache", hicache, "evict", "--older-than", "1ms", "--yes")
+        else:
+            await asyncio.to_thread(flush, valkey)
+
+        async def is_empty() -> bool:
+            stats = (await admin("--hicache", hicache, "stats", "--json")).object
+            is_up = not (stats["rebuilding"] or stats["redis_fault"])
+            return is_up and not stats["num_pages"] and not num_keys(valkey, "cm:*")
+
+        await eventually(is_empty)
+        assert running.control_loop.engine.snapshot().num_cached_pages == PROMPT_PAGES
+        dry = await admin("--hicache", hicache, *command, "--dry-run")
+        assert PROMPT_PAGES == dry.object["num_new_pages"]
+        again = await admin("--hicache", hicache, *command, "--yes")
+        assert (0, PROMPT_PAGES) == (again.status, again.object["num_new_pages"])
+        assert 96 == again.object["cached_tokens"]
+        assert running.control_loop.engine.forget_cached() == PROMPT_PAGES
+        answer = await ask(running, prompt)
+        assert (96, reference.generate(prompt, NEW_TOKENS)) == (
+            answer.cached_tokens,
+            list(answer.output_ids),
+        )
+
+
+def flush(valkey: Valkey) -> None:
+    """Empty Redis behind everybody's back."""
+    with valkey.client() as client:
+        client.flushall()
+
+
 async def test_without_redis_nothing_is_warm(
     tiny: Path, valkey: Valkey, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

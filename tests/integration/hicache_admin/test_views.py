@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.hicache_admin import INFO, LONG_PAGES, NUM_PAGES, PAGE_BYTES, Admin
+from tests.hicache_admin import INFO, LONG, LONG_PAGES, NUM_PAGES, PAGE_BYTES, Admin
 from tests.page_samples import NAMESPACE
 
 
@@ -48,6 +48,16 @@ async def test_tree_shows_the_branch(run: Admin) -> None:
     assert 3 == (await run("tree", "--prefix", "00" * 4)).status
     limited = await run("tree", "--limit", "1")
     assert "2 more" in limited.output
+
+
+async def test_lookup_calls_a_single_page_by_its_number(run: Admin) -> None:
+    """As tree does; 0-0 looks like none."""
+    shown = (await run("lookup", "--text", LONG.decode()[:17])).output
+    assert [["0", "0-3", "yes", "0"]] == [
+        line.split() for line in shown.splitlines() if line.split()[-2:] == ["yes", "0"]
+    ]
+    several = (await run("lookup", "--text", LONG.decode()[:33])).output
+    assert any(line.split() == ["0-1", "0-3", "yes", "0"] for line in several.splitlines())
 
 
 async def test_top_ranks(run: Admin) -> None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import pathlib
+from collections.abc import Sequence
 
 import pytest
 
 from chunkmesh.v1 import hicache_pb2 as pb
+from hicache import rebuild
 from tests.hicache_admin import INFO
 from tests.page_samples import NAMESPACE, chain
 from tests.replicas import (
@@ -20,12 +22,15 @@ from tests.replicas import (
     commit,
     eventually,
     found,
+    has_pages,
     is_ready,
     num_found,
+    pages_and_evictions,
     replica,
     replicas,
     state_of,
     stats_of,
+    write,
 )
 from tests.valkey import Valkey, running_cluster, running_valkey
 
@@ -49,6 +54,33 @@ async def test_a_commit_at_one_is_a_hit_at_the_other(valkey: Valkey) -> None:
             return (await state_of(second)).info == INFO
 
         await eventually(described, within_s=SOON_S)
+
+
+async def test_what_was_stored_while_one_was_down_is_known_to_all(
+    valkey: Valkey, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A scheduler that can reach only one of them has told nobody of its pages.
+
+    Neither of those that it stores until it finds the one that has come back. The other one may be
+    who evicts: it keeps the budget again.
+    """
+    monkeypatch.setattr(rebuild, "SETTLE_S", 0.5)
+    first, more = chain(6, name="first"), chain(4, name="more")
+    async with replica(valkey, max_bytes=8 * PAGE_BYTES) as evicting:
+        await commit(valkey, evicting, DIGESTS)
+        await asyncio.to_thread(write, [valkey], first)
+        assert 0 == await num_found(evicting, first)
+        async with replica(valkey, max_bytes=8 * PAGE_BYTES) as joining:
+            await asyncio.to_thread(write, [valkey], more)
+            assert 6 == await num_found(joining, first)
+            await eventually(lambda: found_in_all((evicting, joining), 8))
+        await eventually(lambda: has_pages(valkey, 8))
+        assert (8, 6) == await pages_and_evictions(evicting)
+
+
+async def found_in_all(hicaches: Sequence[HiCache], num_pages: int) -> bool:
+    """Whether all know as many pages."""
+    return all([(await stats_of(hicache)).num_pages == num_pages for hicache in hicaches])
 
 
 async def test_what_one_deletes_is_gone_at_the_others_and_may_come_back(valkey: Valkey) -> None:

@@ -9,11 +9,12 @@ from collections.abc import Sequence
 import pytest
 
 from scheduler import events
-from scheduler.actions import MatchPrefix, ReleaseLease
+from scheduler.actions import CheckStored, MatchPrefix, ReleaseLease
 from scheduler.cache_calls import CacheCalls
 from scheduler.control_loop import ControlLoop
 from scheduler.engine_config import EngineConfig
 from scheduler.hicache_client import RENEW_S, HiCacheClient
+from scheduler.page_keying import PageKeying
 
 MATCH = MatchPrefix(request_id="a", digests=(bytes(32),))
 
@@ -39,6 +40,9 @@ class _Client(HiCacheClient):
 
     async def match(self, digests: tuple[bytes, ...]) -> tuple[int | None, str | None]:
         return len(digests), "lease"
+
+    async def num_stored(self, digests: tuple[bytes, ...]) -> int | None:
+        return len(digests) - 1
 
     async def renew(self, lease_ids: Sequence[str]) -> list[str]:
         self.renewed.append(list(lease_ids))
@@ -102,7 +106,7 @@ async def test_a_bug_behind_an_answer_ends_the_control_loop() -> None:
             max_outstanding_stores=0,
         ),
         model_layers=1,
-        rope="",
+        keying=PageKeying(rope=""),
         hicache=None,
         worker_timeout_s=1.0,
         on_ready=lambda _ready: None,
@@ -116,3 +120,22 @@ async def test_a_bug_behind_an_answer_ends_the_control_loop() -> None:
     with pytest.raises(KeyError, match="a bug"):
         async with asyncio.timeout(5):
             await loop.run()
+
+
+async def test_what_is_stored_is_told_with_the_last_page() -> None:
+    """The engine knows its question by that."""
+    heard: list[events.Event] = []
+    calls = CacheCalls(_Client(), heard.append)
+    calls.check_stored(CheckStored(digests=(bytes(32), b"d" * 32)))
+    await _settled(calls)
+    assert heard == [events.Checked(last_digest=b"d" * 32, num_pages=1)]
+    await calls.close()
+
+
+async def test_without_hicache_nothing_is_known() -> None:
+    """None is no answer; 0 pages would have all stored again."""
+    heard: list[events.Event] = []
+    calls = CacheCalls(None, heard.append)
+    calls.check_stored(CheckStored(digests=(bytes(32),)))
+    await _settled(calls)
+    assert heard == [events.Checked(last_digest=bytes(32), num_pages=None)]

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import grpc
+import pytest
 
 from chunkmesh.address import HostPort
 from chunkmesh.grpc_client import channel
@@ -113,6 +114,36 @@ async def test_closing_waits_for_no_late_match() -> None:
         assert not client._late
 
 
+class _NotedMatch(hicache_pb2_grpc.HiCacheServicer):
+    """Notes what it is asked for, and has one page of everything."""
+
+    def __init__(self) -> None:
+        self.asked: list[pb.MatchRequest] = []
+
+    async def Match(
+        self, request: pb.MatchRequest, _context: grpc.aio.ServicerContext[Any, Any]
+    ) -> pb.MatchResponse:
+        self.asked.append(request)
+        return pb.MatchResponse(num_pages=1)
+
+
+async def test_what_nobody_waits_for_is_asked_without_a_lease() -> None:
+    """A lease on pages that nobody reads would only keep them from eviction."""
+    servicer = _NotedMatch()  # type: ignore[abstract]
+    async with client_of(servicer) as client:
+        assert await client.num_stored((bytes(32), b"d" * 32)) == 1
+    assert servicer.asked == [pb.MatchRequest(digests=(bytes(32), b"d" * 32))]
+
+
+async def test_what_is_stored_is_unknown_while_the_cache_fails() -> None:
+    """A cache that is away has lost nothing, and is not asked in the pause."""
+    servicer = _FaultyMatch()  # type: ignore[abstract]
+    async with client_of(servicer) as client:
+        for _ in range(3):
+            assert await client.num_stored((bytes(32),)) is None
+    assert servicer.num_matches == 1
+
+
 class _NotedCommits(hicache_pb2_grpc.HiCacheServicer):
     """Keeps what is committed."""
 
@@ -126,9 +157,12 @@ class _NotedCommits(hicache_pb2_grpc.HiCacheServicer):
         return pb.CommitResponse()
 
 
-async def test_a_commit_says_what_its_namespace_stands_for() -> None:
+@pytest.mark.parametrize("secret", [b"", b"a server's secret"], ids=["no secret", "a secret"])
+async def test_a_commit_says_what_its_namespace_stands_for(secret: bytes) -> None:
     """O17: an admin reads whose pages they are; a salt shows as such, never its text."""
-    namespace = Namespace(fingerprint=b"f" * 32, kv_dtype="float32", page_tokens=16, rope="r")
+    namespace = Namespace(
+        fingerprint=b"f" * 32, kv_dtype="float32", page_tokens=16, rope="r", secret=secret
+    )
     servicer = _NotedCommits()  # type: ignore[abstract]
     async with client_of(servicer, model="tiny") as client:
         for salt in ("", "secret"):

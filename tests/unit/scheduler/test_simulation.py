@@ -161,6 +161,11 @@ class EngineMachine(RuleBasedStateMachine):
         """Let Redis lose a page."""
         self.mesh.evict()
 
+    @rule()
+    def clear(self) -> None:
+        """Let HiCache and Redis forget everything."""
+        self.mesh.clear()
+
     @rule(seconds=st.floats(0, 1.5))
     def wait(self, seconds: float) -> None:
         """Let loads run into their deadline."""
@@ -338,7 +343,7 @@ def test_soak_of_tiers_reaches_what_it_is_for(
             num_host_pages=num_host_pages,
             write_policy=write_policy,
         )
-        for seed in range(8)
+        for seed in range(12)
     ]
     assert not any(mesh.clients.failed for mesh in meshes)
     counts = _counts(meshes)

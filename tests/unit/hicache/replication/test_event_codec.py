@@ -19,6 +19,7 @@ from hicache.replication.event_codec import (
 from hicache.replication.events import (
     Cleared,
     Committed,
+    Compared,
     Described,
     Event,
     Gone,
@@ -82,6 +83,7 @@ EVENTS: list[Event] = [
     Described(),
     Joined(),
     Lost(),
+    Compared(),
 ]
 
 

@@ -11,6 +11,7 @@ from hicache.replication.event_codec import encode_event
 from hicache.replication.events import (
     Cleared,
     Committed,
+    Compared,
     Described,
     Event,
     Joined,
@@ -176,6 +177,7 @@ def test_a_clear_is_a_clear() -> None:
         (KeptChanged(), Need.LOAD_KEPT),
         (Described(), Need.LOAD_INFOS),
         (Joined(), Need.TELL_LEASES),
+        (Compared(), Need.RESCAN_SOON),
         (Lost(), Need.RESCAN),
     ],
 )
