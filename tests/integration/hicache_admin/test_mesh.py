@@ -199,11 +199,11 @@ async def test_without_redis_nothing_is_warm(
 
 
 async def test_a_chat_is_warmed_found_and_forgotten(
-    tiny: Path, valkey: Valkey, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tiny: Path, valkey: Valkey, tmp_path: Path
 ) -> None:
-    """A system prompt is found by chats only as the template writes it, and clear says what stays.
+    """A system prompt is found by chats only as the template writes it, until devices forget it.
 
-    After a clear the devices still have it, so warm cannot store it again until they forget it.
+    After a clear the devices still have it, and warm stores it again from there.
     """
     system = "Be brief. " * 20
     (tmp_path / "system.txt").write_text(system)
@@ -220,22 +220,18 @@ async def test_a_chat_is_warmed_found_and_forgotten(
         found = await run("lookup", *prompt, "--chat-role", "system", "--json")
         assert 16 * new_pages == found.object["cached_tokens"]
         assert 3 == (await run("lookup", *prompt)).status
+        await run("clear", "--yes")
+        again = await run(*warm)
+        assert (new_pages, "") == (again.object["num_new_pages"], again.errors)
         roles = (("system", system), ("user", "Hello"))
         chat = pb.Chat(messages=[pb.ChatMessage(role=role, content=text) for role, text in roles])
         one = pb.SamplingParams(max_new_tokens=1)
         assert (
             new_pages * 16 == (await running.generate(chat=chat, sampling_params=one)).cached_tokens
         )
-        await run("clear", "--yes")
-        with monkeypatch.context() as patched:
-            patched.setattr("hicache.admin.warm._SETTLE_S", 0.5)
-            again = await run(*warm)
-        assert (0, True) == (again.object["num_new_pages"], "clear --devices" in again.errors)
         await run("clear", "--devices", "--yes")
-        assert (new_pages, "") == (
-            (renewed := await run(*warm)).object["num_new_pages"],
-            renewed.errors,
-        )
+        cold = await running.generate(chat=chat, sampling_params=one)
+        assert 0 == cold.cached_tokens
 
 
 async def test_salts_are_namespaces_of_their_own(
