@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable
 
 from chunkmesh.errors import CacheFault, InvalidRequest
@@ -17,11 +18,14 @@ from chunkmesh.v1 import hicache_pb2 as pb
 from hicache import codec
 from hicache.audit_log import AuditLog
 from hicache.cache import PrefixCache
+from hicache.change_in_parts import change_in_parts
 from hicache.change_tally import ChangeTally
 from hicache.kept_state import KeptState
 from hicache.runs import PickedRuns
+from hicache.selection import Everything, Selection
 from hicache.slices import in_slices
 from hicache.store_thread import StoreThread
+from hicache.tallies import Amount, Removal
 from hicache.watcher import RedisWatcher
 
 MAX_RUNS = 100_000
@@ -79,9 +83,9 @@ class AdminService:
         )
         async for run in in_slices(runs, lambda run: 1 + run.num_pages):
             picked.add(run)
-        found = picked.listed()
-        reply = pb.ListRunsResponse(num_left_off=found.num_left_off)
-        async for run in in_slices(found.runs):
+        reply = pb.ListRunsResponse(num_left_off=picked.num_left_off)
+        listed = [run async for run in in_slices(picked.taking())]
+        async for run in in_slices(reversed(listed)):
             reply.runs.append(codec.run_message(run))
         return reply
 
@@ -97,13 +101,17 @@ class AdminService:
         self._check_redis()
         now_s, ttl_s = time.monotonic(), request.ttl_ms / 1000
         until_s = now_s + ttl_s if ttl_s else None
+
+        def pin(part: Selection) -> Amount:
+            return self._cache.pin(part, until_s=until_s, now_s=now_s, dry_run=request.dry_run)
+
         if request.dry_run:
-            amount = self._cache.pin(selection, until_s=until_s, now_s=now_s, dry_run=True)
+            amount = await change_in_parts(self._cache, selection, pin)
         else:
             how_long = f"for {ttl_s:g} s" if ttl_s else "for good"
             what = f"{codec.selection_text(selection)}, {how_long}"
             async with self._keeping(peer, "Pin", what) as tally:
-                amount = self._cache.pin(selection, until_s=until_s, now_s=now_s, dry_run=False)
+                amount = await change_in_parts(self._cache, selection, pin)
                 tally.add(amount.num_pages, amount.num_bytes)
         return pb.PinResponse(num_pages=amount.num_pages, num_bytes=amount.num_bytes)
 
@@ -116,12 +124,18 @@ class AdminService:
         selection = codec.selection_of(request.selection)
         self._check_redis()
         now_s = time.monotonic()
+
+        def unpin(part: Selection) -> Amount:
+            return self._cache.unpin(part, now_s=now_s, dry_run=request.dry_run)
+
         if request.dry_run:
-            amount = self._cache.unpin(selection, now_s=now_s, dry_run=True)
+            amount = await change_in_parts(self._cache, selection, unpin)
         else:
             what = codec.selection_text(selection)
             async with self._keeping(peer, "Unpin", what) as tally:
-                amount = self._cache.unpin(selection, now_s=now_s, dry_run=False)
+                amount = await change_in_parts(self._cache, selection, unpin)
+                if isinstance(selection, Everything):
+                    self._cache.end_waiting_pins()
                 tally.add(amount.num_pages, amount.num_bytes)
         return pb.UnpinResponse(num_pages=amount.num_pages, num_bytes=amount.num_bytes)
 
@@ -133,17 +147,24 @@ class AdminService:
         """
         selection = codec.selection_of(request.selection)
         self._check_redis()
-        now_s = time.monotonic()
+        reply = pb.EvictResponse()
+
+        def evict(part: Selection) -> Removal:
+            now_s = time.monotonic()
+            gone = self._cache.evict(part, now_s=now_s, dry_run=request.dry_run, would_go=would_go)
+            reply.num_held_pages += gone.num_held_pages
+            tally.add(gone.num_pages, gone.num_bytes)
+            return gone
+
+        would_go = Counter[bytes]() if request.dry_run else None
         if request.dry_run:
-            gone = self._cache.evict(selection, now_s=now_s, dry_run=True)
+            tally = ChangeTally()
+            await change_in_parts(self._cache, selection, evict)
         else:
-            what = codec.selection_text(selection)
-            async with self._changing(peer, "Evict", what) as tally:
-                gone = self._cache.evict(selection, now_s=now_s, dry_run=False)
-                tally.add(gone.num_pages, gone.num_bytes)
-        return pb.EvictResponse(
-            num_pages=gone.num_pages, num_bytes=gone.num_bytes, num_held_pages=gone.num_held_pages
-        )
+            async with self._changing(peer, "Evict", codec.selection_text(selection)) as tally:
+                await change_in_parts(self._cache, selection, evict)
+        reply.num_pages, reply.num_bytes = tally.num_pages, tally.num_bytes
+        return reply
 
     async def set_quota(self, request: pb.SetQuotaRequest, peer: str) -> pb.SetQuotaResponse:
         """Bound a namespace, over restarts too.

@@ -16,7 +16,7 @@ from hicache.audit_log import AuditLog, Deed
 from hicache.cache import PrefixCache
 from hicache.page_import import ArrivingPage, PageImport
 from hicache.page_values import read_values
-from hicache.slices import in_slices
+from hicache.slices import found_in_slices
 from hicache.store_thread import StoreThread
 from hicache.verify import Verification, layer_list
 from hicache.watcher import RedisWatcher
@@ -46,7 +46,7 @@ class BulkService:
         self._check_redis()
         chosen = self._cache.selecting(selection, now_s=time.monotonic())
         check = Verification(
-            [digest async for digest in in_slices(chosen)],
+            [digest async for digest in found_in_slices(chosen)],
             cache=self._cache,
             bulk=self._bulk,
             watcher=self._watcher,
@@ -72,7 +72,7 @@ class BulkService:
         selection = codec.selection_of(request.selection)
         self._check_redis()
         chosen = self._cache.selecting(selection, now_s=time.monotonic())
-        async for digest in in_slices(chosen):
+        async for digest in found_in_slices(chosen):
             layers = layer_list(self._cache.info(digest).layers)
             if not layers:
                 continue

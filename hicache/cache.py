@@ -21,7 +21,7 @@ from hicache.eviction_policy import POLICIES, PolicyName
 from hicache.leases import Leases
 from hicache.namespaces import NamespaceInfo, NamespaceInfos, NamespaceState, namespace_states
 from hicache.runs import Run, runs_below, tops_of
-from hicache.selection import Selection, selected
+from hicache.selection import Selection, WouldGo, looking
 from hicache.tallies import Amount, Removal, amount_of
 
 
@@ -209,12 +209,8 @@ class PrefixCache:
         """Take note that pages are gone from Redis; they may be stored anew."""
         self._contents.doomed.remove(digests)
 
-    def select(self, selection: Selection, *, now_s: float) -> tuple[bytes, ...]:
-        """Return the pages that are meant, as selecting does."""
-        return tuple(self.selecting(selection, now_s=now_s))
-
-    def selecting(self, selection: Selection, *, now_s: float) -> Iterator[bytes]:
-        """Walk through the pages that are meant, parents before children.
+    def selecting(self, selection: Selection, *, now_s: float) -> Iterator[bytes | None]:
+        """Walk through the pages that are meant, parents before children; None is a step between.
 
         Pages may come and go between two steps.
 
@@ -222,26 +218,35 @@ class PrefixCache:
             NotFound: a prefix names no page.
             InvalidRequest: a prefix names several, or is too short or too long.
         """
-        pages = selected(selection, self._contents.tree, now_s)
-        return (page.digest for page in pages)
+        pages = looking(selection, self._contents.tree, now_s)
+        return (None if page is None else page.digest for page in pages)
 
     def measure(self, digests: Iterable[bytes]) -> Amount:
         """Count those of the pages that are known."""
         return amount_of(self._contents.tree.known(digests))
 
-    def evict(self, selection: Selection, *, now_s: float, dry_run: bool) -> Removal:
-        """Evict the pages that are meant and may go; raises what select raises."""
-        return self._contents.evict(selection, now_s=now_s, dry_run=dry_run)
+    def evict(
+        self, selection: Selection, *, now_s: float, dry_run: bool, would_go: WouldGo | None = None
+    ) -> Removal:
+        """Evict the pages that are meant and may go; raises what selecting does.
+
+        By would_go a dry run in several calls knows what would have gone before.
+        """
+        return self._contents.evict(selection, now_s=now_s, dry_run=dry_run, would_go=would_go)
 
     def pin(
         self, selection: Selection, *, until_s: float | None, now_s: float, dry_run: bool
     ) -> Amount:
-        """Keep the pages that are meant until then, None for good; raises what select raises."""
+        """Keep the pages that are meant until then, None for good; raises what selecting does."""
         return self._contents.pin(selection, until_s=until_s, now_s=now_s, dry_run=dry_run)
 
     def unpin(self, selection: Selection, *, now_s: float, dry_run: bool) -> Amount:
-        """End pins, with Everything also of pages not there; raises what select raises."""
+        """End pins, with Everything also of pages not there; raises what selecting does."""
         return self._contents.unpin(selection, now_s=now_s, dry_run=dry_run)
+
+    def end_waiting_pins(self) -> None:
+        """End the pins of pages that are not there."""
+        self._contents.end_waiting_pins()
 
     def pins(self) -> list[tuple[bytes, float | None]]:
         """Return (digest, time at which it ends, None for never) of each pin."""
@@ -280,8 +285,7 @@ class PrefixCache:
     ) -> Iterator[Run]:
         """Walk through what is cached, a run of pages each, parents first.
 
-        Pages may come and go between two steps; the first raises what select raises for a wrong
-        below.
+        Pages may come and go between two steps; the first raises what selecting does.
         """
         tops = tops_of(self._contents.tree, namespace=namespace, below=below)
         return runs_below(self._contents.tree, tops, max_depth=max_depth, now_s=now_s)

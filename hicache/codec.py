@@ -12,7 +12,7 @@ from chunkmesh.v1 import common_pb2
 from chunkmesh.v1 import hicache_pb2 as pb
 from hicache.namespaces import NamespaceInfo, NamespaceState
 from hicache.runs import Run, RunOrder
-from hicache.selection import Below, Everything, Idle, InNamespace, Prompt, Selection
+from hicache.selection import Below, Everything, Idle, InNamespace, Listed, Prompt, Selection
 
 MAX_TEXT_CHARACTERS = 1000
 """Most characters of a namespace's texts; those of a model's settings are far shorter."""
@@ -116,6 +116,8 @@ def selection_text(selection: Selection) -> str:
             return f"namespace {short(selection.namespace)}"
         case Idle():
             return f"pages idle for {selection.idle_s:g} s"
+        case Listed():
+            return f"{len(selection.digests)} pages"
 
 
 def short(digest: bytes) -> str:

@@ -20,7 +20,7 @@ from hicache.changes import Change, ChangeKind, OnChange, Stored, changes_of
 from hicache.doomed import Doomed
 from hicache.eviction_policy import EvictionPolicy
 from hicache.pins import Pins
-from hicache.selection import Everything, Selection, removable, selected
+from hicache.selection import Everything, Selection, WouldGo, removable, selected
 from hicache.tallies import Amount, Removal, amount_of, removal_of
 
 
@@ -147,10 +147,15 @@ class CacheContents:
         self.doomed.add_elsewhere(pages, now_s=now_s)
         return len(pages)
 
-    def evict(self, selection: Selection, *, now_s: float, dry_run: bool) -> Removal:
-        """Evict chosen pages, but for held ones and what is above those."""
+    def evict(
+        self, selection: Selection, *, now_s: float, dry_run: bool, would_go: WouldGo | None = None
+    ) -> Removal:
+        """Evict chosen pages, but for held ones and what is above those.
+
+        would_go counts, by parent, what would have gone in earlier calls of one dry run.
+        """
         chosen = tuple(selected(selection, self.tree, now_s))
-        going = removable(chosen, self.tree)
+        going = removable(chosen, self.tree, would_go)
         if not dry_run:
             self.index.remove(going)
             self.doomed.add_evicted(going, now_s=now_s)
@@ -188,7 +193,7 @@ class CacheContents:
         if not dry_run:
             self.pins.remove(page.digest for page in pages)
             if isinstance(selection, Everything):
-                self._end_waiting_pins()
+                self.end_waiting_pins()
             self._release_pins(pages, now_s=now_s)
         return amount_of(pages)
 
@@ -236,7 +241,8 @@ class CacheContents:
             if not page.pinned and page.digest in self.pins:
                 self.index.pin(page, pinned=True)
 
-    def _end_waiting_pins(self) -> None:
+    def end_waiting_pins(self) -> None:
+        """End the pins that wait for a page."""
         waiting = tuple(digest for digest, _ in self.pins.all() if self.tree.get(digest) is None)
         self.pins.remove(waiting)
         if waiting:

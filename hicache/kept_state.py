@@ -99,10 +99,15 @@ class KeptState:
         """Let the cache's pins and quotas be changed inside, and save them on leaving.
 
         Raises:
-            CacheFault: Redis does not answer; the cache goes back to what was saved before.
+            CacheFault: Redis does not answer; the cache goes back to what was saved before, as it
+                does when what is inside is cancelled.
         """
         async with self._lock:
-            yield
+            try:
+                yield
+            except asyncio.CancelledError:  # the caller went in the middle of it
+                self._restore()
+                raise
             try:
                 await self._save(self._cache.quotas())
             except CacheFault:

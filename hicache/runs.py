@@ -47,15 +47,6 @@ class Run:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class RunList:
-    """Runs in the order asked for."""
-
-    runs: tuple[Run, ...]
-    num_left_off: int
-    """Runs that the limit cut off."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class _Start:
     """Where a run begins."""
 
@@ -104,10 +95,15 @@ class PickedRuns:
         else:
             heapq.heappushpop(self._kept, entry)
 
-    def listed(self) -> RunList:
-        """Return the runs in their order."""
-        runs = tuple(run for *_, run in sorted(self._kept, reverse=True))
-        return RunList(runs=runs, num_left_off=self._num_added - len(runs))
+    @property
+    def num_left_off(self) -> int:
+        """Runs that the limit cut off, as long as none was taken."""
+        return self._num_added - len(self._kept)
+
+    def taking(self) -> Iterator[Run]:
+        """Yield the runs, the last in their order first; afterwards there is none."""
+        while self._kept:
+            yield heapq.heappop(self._kept)[2]
 
     def _rank(self, run: Run) -> float:
         match self._order:

@@ -48,11 +48,27 @@ class Idle:
     idle_s: float
 
 
-Selection: TypeAlias = Everything | Below | Prompt | InNamespace | Idle
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Listed:
+    """These pages, as far as they are known."""
+
+    digests: Sequence[bytes]
+    """Parents before children."""
+
+
+WouldGo: TypeAlias = "collections.Counter[bytes]"
+"""Pages that a dry run would take, by their parent."""
+
+Selection: TypeAlias = Everything | Below | Prompt | InNamespace | Idle | Listed
 
 
 def selected(selection: Selection, tree: PageTree, now_s: float) -> Iterator[IndexedPage]:
-    """Walk through the pages that are meant, parents before children.
+    """Walk through the pages that are meant, parents before children; raises what looking does."""
+    return (page for page in looking(selection, tree, now_s) if page is not None)
+
+
+def looking(selection: Selection, tree: PageTree, now_s: float) -> Iterator[IndexedPage | None]:
+    """Do the same and yield None for each page that was looked at in vain.
 
     Raises:
         NotFound: a prefix names no page.
@@ -69,7 +85,9 @@ def selected(selection: Selection, tree: PageTree, now_s: float) -> Iterator[Ind
             return tree.of_namespace(namespace)
         case Idle(idle_s=idle_s):
             before_s = now_s - idle_s
-            return (page for page in tree.everything() if page.used_s <= before_s)
+            return (page if page.used_s <= before_s else None for page in tree.everything())
+        case Listed(digests=digests):
+            return iter(tree.known(digests))
         case _:
             assert_never(selection)
 
@@ -97,14 +115,19 @@ def named(prefix: bytes, tree: PageTree) -> IndexedPage:
     return pages[0]
 
 
-def removable(pages: Sequence[IndexedPage], tree: PageTree) -> tuple[IndexedPage, ...]:
+def removable(
+    pages: Sequence[IndexedPage],
+    tree: PageTree,
+    num_gone: WouldGo | None = None,
+) -> tuple[IndexedPage, ...]:
     """Return those of chosen pages that may go, children before parents.
 
     A page goes only with all that hangs below it, and nothing that is held goes. Takes the chosen
-    pages parents before children.
+    pages parents before children; or a part of them behind another and before that one, with
+    num_gone that counts, by parent, what would go and is still there.
     """
     going: list[IndexedPage] = []
-    num_gone: collections.Counter[bytes] = collections.Counter()
+    num_gone = collections.Counter() if num_gone is None else num_gone
     for page in reversed(pages):
         if not page.is_held and num_gone[page.digest] == len(tree.children(page)):
             going.append(page)

@@ -3,13 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from typing import TypeVar
 
 SLICE_PAGES = 10_000
 """Pages looked at between two pauses; some 10 ms."""
 
 _T = TypeVar("_T")
+
+
+def parts(items: Sequence[_T]) -> Iterator[Sequence[_T]]:
+    """Cut items into slices, the last items first."""
+    for end in range(len(items), 0, -SLICE_PAGES):
+        yield items[max(0, end - SLICE_PAGES) : end]
+
+
+async def found_in_slices(items: Iterable[_T | None]) -> AsyncIterator[_T]:
+    """Yield items with pauses as below, but none of those that are None."""
+    async for item in in_slices(items):
+        if item is not None:
+            yield item
 
 
 async def in_slices(

@@ -208,10 +208,9 @@ class Engine:
 
     def _loaded(self, event: Loaded, now_s: float) -> list[Action]:
         """Take one stage's part of a hit."""
-        if (route := route_of(event, self._route, self._epoch)) is None:
-            return []
-        load = route.prefixes.loaded(event, now_s)
-        return [] if load is None else route.end_load(load, now_s=now_s)
+        route = route_of(event, self._route, self._epoch)
+        load = None if route is None else route.prefixes.loaded(event, now_s)
+        return [] if route is None or load is None else route.end_load(load, now_s=now_s)
 
     def _stored(self, event: Stored) -> list[Action]:
         """Take one stage's end of a store."""

@@ -87,8 +87,8 @@ def _print_operations(filled: tuple[PrefixCache, list[bytes]]) -> None:
         f"commit {_pages(MATCH_TOKENS[0])} new pages": store,
         "the same, and evict 1000": store_and_evict,
         "list namespaces": cache.namespaces,
-        "select below half the prompt": lambda: cache.select(Below(prefix=below), now_s=0),
-        "select everything": lambda: cache.select(Everything(), now_s=0),
+        "select below half the prompt": lambda: list(cache.selecting(Below(prefix=below), now_s=0)),
+        "select everything": lambda: list(cache.selecting(Everything(), now_s=0)),
         "list runs, most hits first": list_runs,
     }
     samples = interleave(ROUNDS, {name: _timed(call) for name, call in work.items()}, unit="ms")

@@ -247,7 +247,7 @@ class CacheMachine(RuleBasedStateMachine):
         assert len(found) == self.cache.peek(self.digests(prefixes(path)))
         if path not in self.naive.pages:
             with pytest.raises(NotFound):
-                self.cache.select(Below(prefix=digest(path)[:8]), now_s=self.now_s)
+                self.cache.selecting(Below(prefix=digest(path)[:8]), now_s=self.now_s)
 
     @invariant()
     def agrees(self) -> None:
@@ -276,7 +276,7 @@ class CacheMachine(RuleBasedStateMachine):
     @invariant()
     def lists_every_page_once(self) -> None:
         """Selections name parents first; runs cover all pages and keep their order."""
-        order = self.cache.select(Everything(), now_s=self.now_s)
+        order = list(self.cache.selecting(Everything(), now_s=self.now_s))
         place = {name: index for index, name in enumerate(order)}
         assert len(self.naive.pages) == len(order)
         for path in self.naive.pages:

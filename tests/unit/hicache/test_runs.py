@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
 from chunkmesh.coverage import Coverage, layer_mask
 from chunkmesh.errors import NotFound
 from hicache.cache import PrefixCache
-from hicache.runs import PickedRuns, Run, RunList
+from hicache.runs import PickedRuns, Run
 from hicache.selection import Prompt
 from tests.cache_samples import OTHER_NAMESPACE, PAGE_BYTES, store
 from tests.page_samples import NAMESPACE, chain
@@ -18,6 +18,13 @@ TRUNK = chain(4)
 TWIG = chain(3, name="twig")
 OTHER = chain(2, name="other")
 PART = Coverage(layers=layer_mask(1, 3), model_layers=4, layer_bytes=10)
+
+
+class RunList(NamedTuple):
+    """Runs in the order asked for, and how many the limit cut off."""
+
+    runs: tuple[Run, ...]
+    num_left_off: int
 
 
 @pytest.fixture
@@ -39,7 +46,8 @@ def listed(cache: PrefixCache, **asked: Any) -> RunList:
     wanted: dict[str, Any] = {"namespace": None, "below": None, "max_depth": 0}
     for run in cache.runs(**(wanted | asked), now_s=30):
         picked.add(run)
-    return picked.listed()
+    num_left_off = picked.num_left_off
+    return RunList(runs=tuple(picked.taking())[::-1], num_left_off=num_left_off)
 
 
 def firsts(runs: RunList) -> list[bytes]:

@@ -30,7 +30,7 @@ def cache() -> PrefixCache:
 
 def chosen(cache: PrefixCache, selection: Selection) -> tuple[bytes, ...]:
     """Select at time 20."""
-    return cache.select(selection, now_s=20)
+    return tuple(filter(None, cache.selecting(selection, now_s=20)))
 
 
 def test_everything_comes_parents_first(cache: PrefixCache) -> None:
