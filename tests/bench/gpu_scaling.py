@@ -240,10 +240,18 @@ def _options(path: Path, num_stages: int, arguments: argparse.Namespace) -> Mesh
             f"--max-total-tokens={capacity}",
             f"--profile-timeout={arguments.profile_s}",
             f"--quantization={arguments.quantization}",
+            *_kept_profiles(arguments),
         ),
         ready_timeout_s=300,
         log_dir=arguments.log_dir and arguments.log_dir / f"stages-{num_stages}",
     )
+
+
+def _kept_profiles(arguments: argparse.Namespace) -> tuple[str, ...]:
+    """Keep the points beside the logs: a fit that was refused can be understood from them."""
+    if arguments.log_dir is None:
+        return ()
+    return (f"--profile-dir={arguments.log_dir / 'profiles'}",)
 
 
 def _arguments() -> argparse.Namespace:

@@ -28,6 +28,7 @@ from scheduler.engine_config import EngineConfig
 from scheduler.events import RouteFormed
 from scheduler.latency_model import PipelineLatency
 from scheduler.latency_terms import told_latency
+from scheduler.pipeline_time import LinkTime
 from scheduler.settings import SchedulerSettings
 from scheduler.simulator import Simulator
 from tests.bench import machine
@@ -46,7 +47,8 @@ class Known:
 
     latency: PipelineLatency
     link_latency_s: float
-    """One way, mean of all links."""
+    """One way, of the slowest link."""
+    chunk_alignment_tokens: int
     num_pages: int
     config: EngineConfig
 
@@ -67,7 +69,8 @@ class Known:
         )
         return cls(
             latency=PipelineLatency(tuple(told_latency(fit.terms) for fit in info.fits)),
-            link_latency_s=statistics.mean(trips_s) / 2 if trips_s else 0.0,
+            link_latency_s=max(trips_s, default=0.0) / 2,
+            chunk_alignment_tokens=info.chunk_alignment_tokens,
             num_pages=info.num_pages,
             config=config,
         )
@@ -79,6 +82,8 @@ class Known:
             num_stages=self.latency.num_stages,
             num_pages=self.num_pages,
             latency=self.latency,
+            chunk_alignment_tokens=self.chunk_alignment_tokens,
+            link=LinkTime(latency_ms=1000 * self.link_latency_s),
         )
         simulator = Simulator(
             Engine(self.config),
