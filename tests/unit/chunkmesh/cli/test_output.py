@@ -38,7 +38,7 @@ def test_what_chunks_are_multiples_of_is_shown() -> None:
     info = pb.GetServerInfoResponse(
         chunk_strategy="optimal", chunked_prefill_tokens=4096, chunk_alignment_tokens=512
     )
-    assert "chunks    optimal, 4096 tokens, multiples of 512" in summary(info).splitlines()
+    assert "chunks    optimal, at most 4096 tokens, multiples of 512" in summary(info).splitlines()
     info = pb.GetServerInfoResponse(
         chunk_strategy="fixed", chunked_prefill_tokens=4096, chunk_strategy_reason="no fit"
     )
