@@ -58,7 +58,7 @@ def walk_back(reach: ChunkReach, span: tuple[int, int], cap_ms: float) -> list[i
         return ends
     first = start // align
     borders = np.arange((first + 1) * align, ends[-1] + 1, align, dtype=np.float64)
-    starts = reach.earliest_starts(borders, cap_ms).astype(np.int64).tolist()
+    starts = reach.earliest_starts(start, borders, cap_ms).astype(np.int64).tolist()
     begin = starts[ends[-1] // align - first - 1]
     while begin > start:
         ends.append(begin)

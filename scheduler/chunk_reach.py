@@ -104,8 +104,8 @@ class ChunkReach:
             return max(cell_start, start)
         return start if bound <= start else math.ceil(bound / align) * align
 
-    def earliest_starts(self, ends: FloatArray, cap_ms: float) -> FloatArray:
-        """Return earliest_start of many ends at once, all aligned, of a prompt from 0."""
+    def earliest_starts(self, start: int, ends: FloatArray, cap_ms: float) -> FloatArray:
+        """Return earliest_start of many ends at once, all aligned, of a prompt from start on."""
         cap_ms *= 1 + _ROUNDING
         bounds = ends - self.max_chunk_tokens
         for a, b, g, fixed_ms in self._terms:
@@ -114,9 +114,10 @@ class ChunkReach:
             needed = np.where(over_ms > 0, ends, -math.inf)
             np.divide(2 * over_ms, divisors, out=needed, where=(over_ms > 0) & (divisors > 0))
             np.maximum(bounds, needed, out=bounds)
-        cells = np.ceil(np.maximum(bounds - _ROUNDING_TOKENS, 0.0) / self.align_tokens)
-        starts: FloatArray = np.minimum(cells * self.align_tokens, ends - self.align_tokens)
-        return starts
+        bounds -= _ROUNDING_TOKENS
+        cells = np.ceil(bounds / self.align_tokens)
+        starts = np.minimum(cells * self.align_tokens, ends - self.align_tokens)
+        return np.where(bounds <= start, start, np.maximum(starts, start))
 
     def latest_end(self, start: int, cap_ms: float) -> int:
         """Return the greatest border that a chunk from start reaches within the cap.

@@ -13,6 +13,10 @@ from scheduler.latency_model import PipelineLatency, StageLatency
 from tests.drawn_latencies import stages
 
 _FLAT = StageLatency(ms_per_token=1.0, edge_ms=1.0)
+_GROWING = (
+    StageLatency(ms_per_token=0.1, edge_ms=1.0),
+    StageLatency(ms_per_token=0.1, ms_per_pair=0.0001, edge_ms=1.0),
+)
 _SPANS = st.tuples(st.sampled_from([0, 16, 100, 8192, 500_000]), st.integers(1, 100_000))
 _MAX_TOKENS = st.sampled_from([None, 64, 2048])
 
@@ -30,6 +34,7 @@ def _cap_ms(reach: ChunkReach, end: int, cells: int) -> float:
 @given(st.tuples(stages(), stages()), _SPANS, st.integers(1, 60), _MAX_TOKENS)
 @example((_FLAT, _FLAT), (0, 100_000), 2, None)
 @example((StageLatency(edge_ms=1.0),) * 2, (16, 100_000), 2, 64)
+@example(_GROWING, (100, 1117), 1, None)
 def test_back_from_the_end(
     two: tuple[StageLatency, ...], span: tuple[int, int], cells: int, max_tokens: int | None
 ) -> None:

@@ -42,7 +42,7 @@ def test_what_chunks_are_multiples_of_is_shown() -> None:
     info = pb.GetServerInfoResponse(
         chunk_strategy="fixed", chunked_prefill_tokens=4096, chunk_strategy_reason="no fit"
     )
-    assert "chunks    fixed, 4096 tokens (no fit)" in summary(info).splitlines()
+    assert "chunks    fixed, at most 4096 tokens (no fit)" in summary(info).splitlines()
 
 
 def _printed(width: int) -> str:
