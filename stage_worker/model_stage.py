@@ -9,10 +9,8 @@ Shapes: T rows, D hidden size, n rows that are sampled, V vocabulary.
 from __future__ import annotations
 
 import pathlib
-from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from chunkmesh.errors import InvariantViolated
@@ -26,6 +24,7 @@ from stage_worker.loading import describe, read_config
 from stage_worker.model_config import ModelConfig
 from stage_worker.orders import Microbatch
 from stage_worker.page_table import PageTables
+from stage_worker.pooled_stage import PooledStage
 from stage_worker.readout import Readout, sampled_entries
 from stage_worker.rope import Rope
 from stage_worker.stage import Backend, StageDescription, StageOutput
@@ -47,7 +46,7 @@ _BACKENDS = tuple(
 )
 
 
-class ModelStage:
+class ModelStage(PooledStage[KvPool, PageTables]):
     """Implements stage.Stage with torch on the CPU."""
 
     def __init__(
@@ -57,18 +56,16 @@ class ModelStage:
         weights: StageWeights[LayerWeights],
         num_threads: int,
     ) -> None:
-        self.description = description
+        readout = None
+        if weights.head is not None:
+            readout = Readout(Head(weights.head, config.rms_norm_eps))
+        super().__init__(description, PageTables(num_pages=0, page_tokens=1), readout)
         self._config = config
         self._num_threads = num_threads
         self._embedding_VD = weights.embedding_VD
         self._decoder = Decoder(weights.layers, config)
-        self._readout: Readout | None = None
-        if weights.head is not None:
-            self._readout = Readout(Head(weights.head, config.rms_norm_eps))
         self._rope = Rope(config.rope, config.rope_dim)
         self._workspace = Workspace(config, description.dtype)
-        self._pool: KvPool | None = None
-        self._tables = PageTables(num_pages=0, page_tokens=1)
 
     def allocate(self, *, num_pages: int, page_tokens: int) -> None:
         """Make the KV pool; keeps contents if the shape is unchanged. Drops all rows."""
@@ -143,33 +140,6 @@ class ModelStage:
             last_rows = LastRowsStep(parts, self._workspace.rows(len(entries)), self._owned_pool())
         hidden_nD = self._decoder.run(hidden_TD, step, last_rows)
         return readout.read(microbatch, plan.parts, hidden_nD)
-
-    def copy_pages(self, source_ids: Sequence[int], target_ids: Sequence[int]) -> None:
-        """Copy whole pages inside the pool, in all layers."""
-        self._owned_pool().copy_pages(source_ids, target_ids)
-
-    def release(self, row: int) -> None:
-        """Forget a request's row."""
-        self._tables.release(row)
-        if self._readout is not None:
-            self._readout.release(row)
-
-    def page_layer_bytes(self) -> int:
-        """Bytes of one page in one layer."""
-        return self._owned_pool().page_layer_bytes
-
-    def read_page(self, layer: int, page_id: int) -> npt.NDArray[np.uint8]:
-        """Return a page's bytes in one layer (absolute index): K, then V; see KvPool.read_page."""
-        return self._owned_pool().read_page(layer - self.description.first_layer, page_id)
-
-    def write_page(self, layer: int, page_id: int, data: npt.NDArray[np.uint8]) -> None:
-        """Fill a page in one layer (absolute index) from bytes of page_layer_bytes()."""
-        self._owned_pool().write_page(layer - self.description.first_layer, page_id, data)
-
-    def _owned_pool(self) -> KvPool:
-        if self._pool is None:
-            raise InvariantViolated("the pages were not allocated")
-        return self._pool
 
 
 def load_stage(

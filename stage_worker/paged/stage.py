@@ -12,8 +12,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 
-import numpy as np
-import numpy.typing as npt
 import structlog
 import torch
 
@@ -33,6 +31,7 @@ from stage_worker.paged.placed import PagedRope, Placed, place
 from stage_worker.paged.plan import PagedPlan, plan_pages
 from stage_worker.paged.pool import PagedPool
 from stage_worker.paged.tables import PageArrays
+from stage_worker.pooled_stage import PooledStage
 from stage_worker.readout import Readout, places, sampled_entries
 from stage_worker.stage import Backend, StageDescription, StageOutput
 from stage_worker.token_ids import checked_token_ids
@@ -46,7 +45,7 @@ _LEAST_PAGES = 2
 """A smaller pool is one that was given up, and nothing is recorded for it."""
 
 
-class PagedStage:
+class PagedStage(PooledStage[PagedPool, PageArrays]):
     """Implements stage.Stage, LaunchingStage and CopyingStage on one device."""
 
     def __init__(
@@ -56,13 +55,14 @@ class PagedStage:
         weights: StageWeights[DecoderLayer],
         operations: Operations,
     ) -> None:
-        self.description = description
-        self._config = config
-        self._operations = operations
-        self._device = operations.device
         head = None
         if weights.head is not None:
             head = PagedHead(weights.head, config.rms_norm_eps, operations)
+        readout = None if head is None else Readout(head)
+        super().__init__(description, PageArrays(num_pages=0, page_tokens=1), readout)
+        self._config = config
+        self._operations = operations
+        self._device = operations.device
         self._layers = weights.layers
         self._model = PagedModel(
             embedding_VD=weights.embedding_VD,
@@ -71,9 +71,6 @@ class PagedStage:
             rope=PagedRope(config.rope, config.rope_dim, self._device),
             hidden_size=config.hidden_size,
         )
-        self._readout = None if head is None else Readout(head)
-        self._pool: PagedPool | None = None
-        self._tables = PageArrays(num_pages=0, page_tokens=1)
         self._recorder: Recorder | None = None
         """None where microbatches are not replayed."""
         self._most_replayed = 0
@@ -245,28 +242,6 @@ class PagedStage:
         assert placed.token_ids_T is not None, "ids that are there are placed"
         torch.index_select(self._model.embedding_VD, 0, placed.token_ids_T, out=hidden_TD)
 
-    def copy_pages(self, source_ids: Sequence[int], target_ids: Sequence[int]) -> None:
-        """Copy whole pages inside the pool, in all layers."""
-        self._owned_pool().copy_pages(source_ids, target_ids)
-
-    def release(self, row: int) -> None:
-        """Forget a request's row."""
-        self._tables.release(row)
-        if self._readout is not None:
-            self._readout.release(row)
-
-    def page_layer_bytes(self) -> int:
-        """Bytes of one page in one layer."""
-        return self._owned_pool().page_layer_bytes
-
-    def read_page(self, layer: int, page_id: int) -> npt.NDArray[np.uint8]:
-        """Return a page's bytes in one layer (absolute index): K, then V."""
-        return self._owned_pool().read_page(layer - self.description.first_layer, page_id)
-
-    def write_page(self, layer: int, page_id: int, data: npt.NDArray[np.uint8]) -> None:
-        """Fill a page in one layer (absolute index) from bytes of page_layer_bytes()."""
-        self._owned_pool().write_page(layer - self.description.first_layer, page_id, data)
-
     def save_pages(self, page_ids: Sequence[int], pages: Sequence[torch.Tensor]) -> None:
         """Copy whole pages to host memory; see CopyingStage."""
         self._owned_pool().save_pages(page_ids, pages)
@@ -280,8 +255,3 @@ class PagedStage:
     ) -> Callable[[], float]:
         """Copy whole pages from host memory; see CopyingStage."""
         return self._owned_pool().restore_pages(page_ids, pages)
-
-    def _owned_pool(self) -> PagedPool:
-        if self._pool is None:
-            raise InvariantViolated("the pages were not allocated")
-        return self._pool
