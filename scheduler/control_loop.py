@@ -19,11 +19,12 @@ from scheduler import actions, codec, events
 from scheduler.cache_calls import CacheCalls
 from scheduler.cache_report import CacheReport
 from scheduler.chunk_report import ChunkReport
-from scheduler.engine import ROUTE_RETRY_S, Engine
+from scheduler.engine import Engine
 from scheduler.engine_config import EngineConfig
 from scheduler.hicache_client import HiCacheClient
 from scheduler.metrics import count_preemptions, show_pipeline
 from scheduler.page_keying import PageKeying
+from scheduler.parked import ROUTE_RETRY_S
 from scheduler.request_stream import RequestStream
 from scheduler.timeline import Track, to_us
 from scheduler.timeline_history import RequestTimeline, TimelineHistory

@@ -15,12 +15,12 @@ from chunkmesh.v1 import generation_pb2 as pb
 from chunkmesh.v1 import generation_pb2_grpc
 from scheduler import replies, server_info, timeline_history, timeline_replies
 from scheduler.control_loop import ControlLoop
-from scheduler.engine import ROUTE_RETRY_S
 from scheduler.events import RequestSpec
 from scheduler.given_chunks import check_chunk_tokens
 from scheduler.hicache_client import HiCacheClient
 from scheduler.intake import Intake
 from scheduler.metrics import count_request
+from scheduler.parked import ROUTE_RETRY_S
 from scheduler.request_stream import RequestStream
 from scheduler.server_info import ServedModel
 from scheduler.validation import KvPoolSize
