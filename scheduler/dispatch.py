@@ -81,6 +81,17 @@ class Dispatch:
             route.queue.remove(request)
             self._is_freer = True
 
+    def stands(self) -> list[Request]:
+        """Note that a route has come; return those for which none stood, to be bound."""
+        self._is_freer = True
+        return self.parked.stands()
+
+    def lost(self, reason: str, now_s: float) -> None:
+        """Note that a route has gone."""
+        self._is_freer = True
+        if not len(self._routes):
+            self.parked.lost(reason, now_s)
+
     def look_again(self) -> None:
         """Note that somebody who waits might be better off elsewhere."""
         self._is_freer = True

@@ -18,9 +18,10 @@ Source: the events-in, actions-out core of etcd's raft (https://github.com/etcd-
 
 from __future__ import annotations
 
-from chunkmesh.errors import ChunkMeshError, InvariantViolated, ModelFault, StageUnavailable
+from chunkmesh.errors import ChunkMeshError, InvariantViolated, ModelFault
 from chunkmesh.logprobs import TokenLogprobs
-from scheduler.actions import Action, Failed, FenceStage, Output, ReleaseLease
+from scheduler.actions import Action, Failed, FenceStage, Output
+from scheduler.cache_answers import CacheAnswers
 from scheduler.chunking import ChunkStrategy
 from scheduler.dispatch import Dispatch
 from scheduler.engine_config import EngineConfig
@@ -42,17 +43,15 @@ from scheduler.events import (
 from scheduler.fork import copies
 from scheduler.live_outputs import LiveOutputs
 from scheduler.output import aborted, chunk_done, finished, progress, push_token, tell_prompt
-from scheduler.parked import ROUTE_RETRY_S
 from scheduler.prefixes import release_lease
 from scheduler.recoveries import Recoveries
 from scheduler.request import Request, RequestState
 from scheduler.results import PartResult, deal
 from scheduler.route import Route
+from scheduler.route_changes import RouteChanges, RouteEvent
 from scheduler.snapshot import Snapshot, snapshot_of
 from scheduler.standing_routes import StandingRoutes
 
-MAX_IN_VAIN = 3
-"""So often an output is resumed without any news of it in between."""
 NO_CHOICE = (
     "the model's logits are no numbers, or rule out every id that the request allows: "
     "weights are damaged, or activations are beyond the range of the element type"
@@ -69,6 +68,8 @@ class Engine:
         self._routes = StandingRoutes(config, chunks)
         self._dispatch = Dispatch(config, self._routes)
         self._live = LiveOutputs()
+        self._answers = CacheAnswers(self._routes, self._live)
+        self._changes = RouteChanges(self._routes, self._dispatch, self._live, self.recoveries)
         self._num_arrived = 0
         self._num_preemptions = 0
 
@@ -83,12 +84,8 @@ class Engine:
                 actions = self._acked(event, now_s)
             case Arrived(spec=spec):
                 actions = self._arrived(spec, now_s)
-            case Matched() | Checked():
-                actions = self._answered(event, now_s)
-            case Loaded():
-                actions = self._loaded(event, now_s)
-            case Stored():
-                actions = self._stored(event)
+            case Matched() | Checked() | Loaded() | Stored():
+                actions = self._answers.take(event, now_s)
             case Cancelled():
                 actions = self._cancelled(event)
             case Tick():
@@ -162,74 +159,13 @@ class Engine:
             actions.append(microbatch)
         return actions + list(route.stores.go_on())
 
-    def _route_changed(
-        self, event: RouteFormed | RouteLost | RouteAwaited, now_s: float
-    ) -> list[Action]:
-        """Take what becomes of routes."""
-        match event:
-            case RouteFormed():
-                return self._route_formed(event, now_s)
-            case RouteLost():
-                return self._route_lost(event, now_s)
-            case RouteAwaited():
-                if not len(self._routes):
-                    self._dispatch.parked.awaited(event, now_s)
-                return []
-
-    def _route_formed(self, event: RouteFormed, now_s: float) -> list[Action]:
-        """Let those who had no route run on this one."""
-        is_same_model = self._routes.is_same_model(event)
-        self._routes.form(event)
-        self._dispatch.look_again()
-        self._dispatch.parked.stands()
-        actions: list[Action] = []
-        for request in self._dispatch.parked.take_all():
-            if is_same_model:
-                actions += self._resume(request, now_s)
-            elif self.is_live(request.request_id):
-                error = StageUnavailable(
-                    "the model's weights have changed", retry_after_s=ROUTE_RETRY_S
-                )
-                actions += self._fail(request.request_id, error)
+    def _route_changed(self, event: RouteEvent, now_s: float) -> list[Action]:
+        """Let outputs go on elsewhere, or end those that cannot."""
+        resumption = self._changes.take(event, now_s)
+        actions = resumption.actions
+        for request_id, error in resumption.failed.items():
+            actions += self._fail(request_id, error)
         return actions
-
-    def _route_lost(self, event: RouteLost, now_s: float) -> list[Action]:
-        """Let the outputs of a route wait for another; no stage of it is left to be told."""
-        route = self._routes.lose(event.epoch)
-        if route is None:
-            return []
-        if not len(self._routes):
-            self._dispatch.parked.lost(event.reason, now_s)
-        self._dispatch.look_again()
-        actions: list[Action] = []
-        outputs = self._live.bound_to(event.epoch)
-        ran = [request for request in outputs if request.row is not None]
-        cause = "late" if route.deadlines.is_over else event.cause
-        self.recoveries.lost(ran, cause, now_s)
-        for request in outputs:
-            actions += release_lease(request)
-            request.park(is_at_fault=cause != "left")
-        for request in outputs:
-            actions += self._resume(request, now_s, event.reason)
-        return actions
-
-    def _resume(self, request: Request, now_s: float, reason: str = "") -> list[Action]:
-        """Let an output that has lost its route wait for another, if there is a point in that.
-
-        Not one that has failed meanwhile with another output of its request.
-        """
-        if request.state is RequestState.FINISHED:
-            return []
-        error = self._dispatch.unfit(request.spec)
-        if request.num_in_vain > MAX_IN_VAIN:
-            error = StageUnavailable(
-                f"given up after {MAX_IN_VAIN} recoveries in a row that brought it no further:"
-                f" {reason}",
-                retry_after_s=ROUTE_RETRY_S,
-            )
-        if error is not None:
-            return self._fail(request.request_id, error)
-        return self._dispatch.wait(request, now_s)
 
     def _tick(self, tick: Tick, now_s: float) -> list[Action]:
         """Give up stages that are beyond their deadline."""
@@ -251,34 +187,6 @@ class Engine:
         self._num_arrived += 1
         self._live.add(request)
         return self._dispatch.wait(request, now_s)
-
-    def _matched(self, event: Matched, now_s: float) -> list[Action]:
-        """Note how much HiCache has; whoever ended meanwhile only gives the lease back."""
-        request = self._live.find(event.request_id, event.child)
-        route = None if request is None else self._routes.find(request.epoch)
-        if route is None or request is None or request.state is not RequestState.WAITING:
-            return [] if event.lease_id is None else [ReleaseLease(lease_id=event.lease_id)]
-        return route.prefixes.matched(request, event, route.pace.latency, now_s)
-
-    def _answered(self, event: Matched | Checked, now_s: float) -> list[Action]:
-        """Take what HiCache says, to an output that waits or about what the workers hold."""
-        if isinstance(event, Matched):
-            return self._matched(event, now_s)
-        for route in self._routes:
-            route.checks.answered(event)
-        return []
-
-    def _loaded(self, event: Loaded, now_s: float) -> list[Action]:
-        """Take one stage's part of a hit."""
-        route = self._routes.of(event)
-        load = None if route is None else route.prefixes.loaded(event, now_s)
-        return [] if route is None or load is None else route.end_load(load, now_s=now_s)
-
-    def _stored(self, event: Stored) -> list[Action]:
-        """Take one stage's end of a store."""
-        route = self._routes.of(event)
-        ended = event.stage, event.store_id, event.stored
-        return [] if route is None else [*route.stores.stored(*ended)]
 
     def _acked(self, event: Acked, now_s: float) -> list[Action]:
         """Take one stage's acknowledgement, and with the last stage's the results."""

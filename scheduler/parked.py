@@ -51,9 +51,11 @@ class Parked:
         self._until_s, self._reason = now_s + event.wait_s, event.reason
         self._is_announced = event.is_announced
 
-    def stands(self) -> None:
-        """Note that a route stands: nobody waits for one now, nor shall when it is lost."""
+    def stands(self) -> list[Request]:
+        """Note that a route stands; return who has waited for it, by rank."""
         self._until_s, self._reason, self._is_announced = 0.0, NO_ROUTE, False
+        requests, self._requests = self._requests, []
+        return requests
 
     def error(self) -> StageUnavailable:
         """Return what those are told who do not wait longer."""
@@ -62,11 +64,6 @@ class Parked:
     def is_open(self, now_s: float) -> bool:
         """Whether new requests may wait for a route, too."""
         return self._is_announced and now_s < self._until_s
-
-    def take_all(self) -> list[Request]:
-        """Return all, by rank, for another place."""
-        requests, self._requests = self._requests, []
-        return requests
 
     def overdue(self, now_s: float) -> list[Request]:
         """Return those who have waited too long; they stay until they are removed."""

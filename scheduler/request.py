@@ -3,7 +3,7 @@
 WAITING -> QUEUED -> LOADING -> PREFILL -> DECODE -> FINISHED
    ^          |         |          ^ |       |
    |          +---------|----------+ |       |       FINISHED can follow every state.
-   +---- LEAVING <------+------------+-------+       WAITING too, but for the last: its route is lost.
+   +---- LEAVING <------+------------+-------+       WAITING too, but for it: the route is lost
 
 Of n outputs only the first one exists, and stands for all, until the prompt's first tokens are
 there (fork.py).

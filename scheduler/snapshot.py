@@ -20,13 +20,13 @@ class Snapshot:
     """The highest of a route that stood; 0 before the first."""
     num_waiting: int
     """Requests, and outputs that were preempted or lost their route."""
-    num_parked: int
+    num_parked: int = 0
     """Those of them for which no route stands."""
     num_preemptions: int
     """Outputs that gave their pages to others since the start, whatever the route."""
     cache: CacheCounts
     """Since the start, whatever the route; a copy."""
-    recoveries: RecoveryCounts
+    recoveries: RecoveryCounts = dataclasses.field(default_factory=RecoveryCounts)
     """Likewise."""
     chunk_strategy: ChunkStrategyName
     """In use; without a route the one asked for."""

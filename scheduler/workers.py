@@ -224,8 +224,9 @@ class Workers:
                 case RouteStands():
                     self._stands(decision)
                 case RouteBroke():
-                    _log.warning("route lost", epoch=self.registry.epoch, reason=decision.reason)
-                    self._on_event(events.RouteLost(reason=decision.reason))
+                    epoch = self.registry.epoch
+                    _log.warning("route lost", epoch=epoch, reason=decision.reason)
+                    self._on_event(events.RouteLost(epoch=epoch, reason=decision.reason))
                 case _:
                     assert_never(decision)
 
