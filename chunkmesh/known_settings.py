@@ -42,6 +42,8 @@ SERVICE_NAMES: Mapping[str, frozenset[str]] = {
             "pp_async_batch_depth",
             "pp_max_micro_batch_size",
             "served_model_name",
+            "stage_deadline_floor",
+            "takeover_wait",
             "worker_timeout",
         }
     ),
@@ -50,6 +52,7 @@ SERVICE_NAMES: Mapping[str, frozenset[str]] = {
             "cuda_graph_max_bs",
             "data_port",
             "device",
+            "drain_timeout",
             "dtype",
             "hicache_ratio",
             "hicache_size",

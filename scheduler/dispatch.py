@@ -34,7 +34,7 @@ class Dispatch:
         """Begin with nobody waiting."""
         self.parked = Parked()
         self._config, self._routes = config, routes
-        self._known_pages = 0
+        self.known_pages = 0
         """Of the largest route that stands or, without one, stood last."""
         self._is_freer = False
         """Whether somebody who waits might be better off elsewhere since that was looked at."""
@@ -48,10 +48,7 @@ class Dispatch:
         """Return why a new request must not wait, if so."""
         if not len(self._routes) and not self.parked.is_open(now_s):
             return self.parked.error()
-        self._known_pages = self._routes.most_pages or self._known_pages
-        return refusal(
-            spec, self._config, num_pages=self._known_pages, num_waiting=self.num_waiting
-        )
+        return refusal(spec, self._config, num_pages=self.known_pages, num_waiting=self.num_waiting)
 
     def unfit(self, spec: RequestSpec) -> StageUnavailable | None:
         """Return why a request that had a route cannot run on any that stands, if so."""
@@ -84,11 +81,13 @@ class Dispatch:
     def stands(self) -> list[Request]:
         """Note that a route has come; return those for which none stood, to be bound."""
         self._is_freer = True
+        self.known_pages = self._routes.most_pages
         return self.parked.stands()
 
     def lost(self, reason: str, now_s: float) -> None:
         """Note that a route has gone."""
         self._is_freer = True
+        self.known_pages = self._routes.most_pages or self.known_pages
         if not len(self._routes):
             self.parked.lost(reason, now_s)
 

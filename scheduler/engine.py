@@ -98,6 +98,10 @@ class Engine:
         """Whether a request waits or runs: its id must not arrive again before it has ended."""
         return request_id in self._live
 
+    def awaits_route(self, now_s: float) -> bool:
+        """Whether no route stands, but new requests may wait for one."""
+        return not len(self._routes) and self._dispatch.parked.is_open(now_s)
+
     def is_idle(self) -> bool:
         """Whether nothing is waiting, running or in flight and every page is free."""
         return not len(self._live) and all(route.is_at_rest() for route in self._routes)
@@ -123,6 +127,7 @@ class Engine:
                 epoch=self._routes.latest_epoch,
                 num_waiting=self._dispatch.num_waiting,
                 num_parked=len(self._dispatch.parked),
+                num_route_pages=self._dispatch.known_pages,
                 num_preemptions=self._num_preemptions,
                 chunk_strategy=self._config.chunk_strategy,
                 cache=self._routes.counts.copy(),

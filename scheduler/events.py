@@ -127,9 +127,9 @@ class RouteFormed:
         return self.page_bytes or (0,) * self.num_stages
 
 
-LossCause = Literal["gone", "silent", "fault", "late", "left"]
-"""Of one of the workers: its stream ended; it said nothing; it cannot go on; it was beyond a
-deadline; or it had said that it leaves."""
+LossCause = Literal["ended", "silent", "fenced", "fault", "left"]
+"""What one of the workers did: its stream ended, it said nothing, it was beyond a deadline, it
+could not go on, or it had said that it leaves."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,7 +138,7 @@ class RouteLost:
 
     epoch: int
     reason: str
-    cause: LossCause = "gone"
+    cause: LossCause = "ended"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -139,7 +139,7 @@ class GenerationService(generation_pb2_grpc.GenerationServicer):
             request_id,
             namespace=self._namespace(request),
             pool=KvPoolSize(
-                num_pages=self._loop.engine.snapshot().num_pages,
+                num_pages=self._loop.engine.snapshot().num_route_pages,
                 page_tokens=self._loop.workers.registry.page_tokens,
             ),
         )
@@ -151,12 +151,12 @@ class GenerationService(generation_pb2_grpc.GenerationServicer):
         return spec
 
     def _namespace(self, request: pb.GenerateRequest) -> bytes:
-        """Return the namespace of a request's pages on the route that stands.
+        """Return the namespace of a request's pages on the routes that stand, or stood last.
 
         Raises:
-            StageUnavailable: none stands.
+            StageUnavailable: none stands or is awaited.
         """
-        reason = self._loop.unready_reason()
+        reason = self._loop.refusal_reason()
         namespace = self._namespace_digest(request.cache_salt, tenant=_NOBODY)
         if reason or namespace is None:
             raise StageUnavailable(reason, retry_after_s=ROUTE_RETRY_S)

@@ -29,7 +29,8 @@ _PREEMPTIONS = Counter(
 )
 _RECOVERIES = Counter(
     "chunkmesh_recoveries",
-    "Routes that were lost while outputs ran on them, by cause: gone, silent, fault, late or left.",
+    "Routes that were lost while outputs ran on them, by what a worker did: its stream ended, it was"
+    " silent, fenced, had a fault or left.",
     ["cause"],
 )
 _RECOVERED = Counter(
@@ -41,7 +42,6 @@ _RECOVERY_SECONDS = Histogram(
     buckets=(0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 3.0, 5.0, 10.0, 30.0, 60.0),
 )
 _PARKED = Gauge("chunkmesh_parked_outputs", "Outputs that wait because no route stands.")
-_ROUTES = Gauge("chunkmesh_standing_routes", "Routes that stand.")
 _CACHE_FAULTS = Counter("chunkmesh_cache_faults", "Calls of hicache-server that failed.")
 _CHUNK_STRATEGY = Enum(
     "chunkmesh_chunk_strategy", "How prompts are cut now.", states=CHUNK_STRATEGIES
@@ -104,7 +104,6 @@ class RecoveryReport:
         for seconds in took_s:
             _RECOVERY_SECONDS.observe(seconds)
         _PARKED.set(now.num_parked)
-        _ROUTES.set(now.num_routes)
 
 
 def count_preemptions(num_preemptions: int) -> None:

@@ -27,11 +27,13 @@ from scheduler.intake import Intake
 from scheduler.latency_file import LatencyFile, parse_latency_file
 from scheduler.model_files import ModelFiles, read_model_files
 from scheduler.page_keying import PageKeying
+from scheduler.prospect import Patience
 from scheduler.server_info import ServedModel
 from scheduler.settings import SchedulerSettings
 from scheduler.stage_fit import check_covers
 from scheduler.tokenizer import Tokenizer
 from scheduler.validation import Door
+from scheduler.workers import WorkerLimits
 
 _log = structlog.get_logger(__name__)
 _ATTACH_GRACE_S = 1.0
@@ -137,6 +139,7 @@ def _engine_config(settings: SchedulerSettings, context_length: int) -> EngineCo
         max_outstanding_stores=settings.max_outstanding_stores,
         write_policy=settings.hicache_write_policy,
         enable_prefix_caching=settings.enable_prefix_caching,
+        stage_deadline_floor_s=settings.stage_deadline_floor,
         chunk_strategy=settings.wanted_strategy,
         is_default_strategy=not settings.names_strategy,
         dynamic_smooth_factor=settings.dynamic_chunking_smooth_factor,
@@ -168,7 +171,12 @@ def _control_loop(
         model_layers=files.num_layers,
         keying=_keying(settings, files),
         hicache=hicache,
-        worker_timeout_s=settings.worker_timeout,
+        limits=WorkerLimits(
+            silence_s=settings.worker_timeout,
+            patience=Patience(
+                takeover_s=settings.takeover_wait, announced_s=settings.drain_timeout
+            ),
+        ),
         on_ready=on_ready,
     )
 

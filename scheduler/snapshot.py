@@ -13,6 +13,33 @@ from scheduler.route import Route
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class RouteCounts:
+    """What one of the routes does."""
+
+    epoch: int
+    num_free_pages: int
+    num_waiting: int
+    num_running: int
+    num_in_flight: int
+    latency: PipelineLatency | None
+    """What its chunks are planned with now, refits included."""
+    num_refits: tuple[int, ...]
+
+    @classmethod
+    def of(cls, route: Route) -> RouteCounts:
+        """Count what a route does."""
+        return cls(
+            epoch=route.epoch,
+            num_free_pages=route.pages.num_free,
+            num_waiting=len(route.queue),
+            num_running=route.rows.num_taken,
+            num_in_flight=route.pipeline.num_in_flight,
+            latency=route.pace.latency,
+            num_refits=tuple(route.pace.num_refits),
+        )
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
     """Counts for a person; those with a default are of the routes and tell nothing without one."""
 
@@ -34,9 +61,10 @@ class Snapshot:
     """Why it is not the one asked for, in words; empty if it is."""
     chunk_alignment_tokens: int = 0
     """What optimal chunks are multiples of when nothing is beside; 0 with another strategy."""
-    num_routes: int = 0
+    routes: tuple[RouteCounts, ...] = ()
+    """The longest standing first."""
     num_route_pages: int = 0
-    """Of the largest route: what one request may fill at most."""
+    """Of the largest route, or that of the last one: what one request may fill at most."""
     num_pages: int = 0
     """Of all routes, as all numbers of pages, outputs, microbatches, loads and stores."""
     num_free_pages: int = 0
@@ -74,8 +102,7 @@ def snapshot_of(routes: Sequence[Route], engine: Snapshot) -> Snapshot:
         return engine
     return dataclasses.replace(
         _of_first(routes[0], engine),
-        num_routes=len(routes),
-        num_route_pages=max(route.pages.num_pages for route in routes),
+        routes=tuple(map(RouteCounts.of, routes)),
         num_pages=sum(route.pages.num_pages for route in routes),
         num_free_pages=sum(route.pages.num_free for route in routes),
         num_cached_pages=sum(route.pages.cached.num_idle for route in routes),

@@ -63,6 +63,7 @@ def hello_message(identity: Identity, *, data_address: str, transport: str) -> p
             ],
             profile=map(_profile_point, identity.profile),
             chunk_alignment_tokens=description.chunk_alignment_tokens,
+            peer=identity.peer.address if identity.peer else "",
         )
     )
 

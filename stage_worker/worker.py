@@ -13,9 +13,10 @@ import secrets
 from collections.abc import Callable, Sequence
 
 import grpc
+import structlog
 
 from chunkmesh.address import HostPort
-from chunkmesh.errors import ConfigError, InvalidRequest
+from chunkmesh.errors import ConfigError, InvalidRequest, StaleEpoch
 from chunkmesh.grpc_client import channel
 from chunkmesh.status import from_rpc_error
 from chunkmesh.transports.base import Transport
@@ -23,17 +24,21 @@ from chunkmesh.v1 import stage_pb2 as pb
 from chunkmesh.v1 import stage_pb2_grpc
 from stage_worker import codec
 from stage_worker.compute import Compute, Listener, UseStage
+from stage_worker.highest_term import HighestTerm
 from stage_worker.host_pages import HostPages
 from stage_worker.identity import Identity
 from stage_worker.lost_scheduler import LostScheduler
 from stage_worker.page_io import PageIO
 from stage_worker.page_jobs import LoadResult, PageIOLimits, StoreResult
 from stage_worker.page_store import PageStore
+from stage_worker.place import LEAVING, NOWHERE, Place, Role
+from stage_worker.preferred_peer import PreferredPeer
 from stage_worker.profile_plan import ProfilePoint
-from stage_worker.session import Session
+from stage_worker.session import Session, SessionListener
 from stage_worker.stage import Stage
 from stage_worker.start_profile import StartProfile
 
+_log = structlog.get_logger(__name__)
 _FIRST_PAUSE_S = 0.1
 _LONGEST_PAUSE_S = 2.0
 
@@ -64,10 +69,13 @@ class Worker:
         """Prepare; run() serves.
 
         stores are clients of the page store, one for each I/O thread, and owned from here on;
-        without any, nothing is stored. on_ready hears when this becomes a connected stage or
-        ceases to be one.
+        without any, nothing is stored. peer is not used on the last stage. on_ready hears when this
+        becomes a connected stage or a spare, or ceases to be either.
         """
+        self.place = NOWHERE
+        """What this worker is to the mesh."""
         self._lost = LostScheduler()
+        self._term = HighestTerm()
         self._transport = transport
         layers = range(stage.description.first_layer, stage.description.last_layer)
         self._page_io = PageIO(
@@ -83,7 +91,7 @@ class Worker:
             description=stage.description,
             kv_capacity_tokens=capacity.kv_tokens,
             host_capacity_tokens=capacity.host.num_bytes // stage.description.kv_bytes_per_token,
-            peer=peer,
+            peer=_preferred(peer, stage),
         )
         self._on_ready = on_ready
         self._session: Session | None = None
@@ -123,6 +131,15 @@ class Worker:
             await asyncio.to_thread(self._compute.stop)
             await asyncio.to_thread(self._page_io.close)
 
+    async def leave(self) -> None:
+        """Announce the end of this worker, and wait until the mesh does without it.
+
+        That is at once if it is in no route, or without a scheduler. It attaches to none any more.
+        """
+        self._placed(LEAVING)
+        if self._session is not None:
+            await self._session.leave()
+
     @property
     def lost_reason(self) -> str:
         """Why no scheduler is connected, in words; empty if one is, or none was tried."""
@@ -153,11 +170,22 @@ class Worker:
         pause_s = _FIRST_PAUSE_S
         while True:
             for address in schedulers:
+                await self._until_idle()
+                if self.place is LEAVING:
+                    return
                 session = await self._attach(address)
-                if session.was_stage:
+                if session.was_of_use:
                     pause_s = _FIRST_PAUSE_S
             await asyncio.sleep(pause_s * random.uniform(0.5, 1.5))  # noqa: S311 - only jitter
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+    async def _until_idle(self) -> None:
+        """Wait until the compute thread has ended what it is at; one that hangs is of no use."""
+        idle = asyncio.Event()
+        self._compute.put(UseStage(run=lambda _stage: self._loop.call_soon_threadsafe(idle.set)))
+        self._placed(Place(role=Role.NONE, reason="a microbatch of an earlier route still runs"))
+        await idle.wait()
+        self._placed(NOWHERE)
 
     async def _attach(self, address: HostPort) -> Session:
         """Serve one stream until it ends."""
@@ -166,19 +194,31 @@ class Worker:
             transport=self._transport,
             compute=self._compute,
             page_io=self._page_io,
-            on_ready=self._on_ready,
-            on_crash=self._crash,
+            term=self._term,
+            listener=SessionListener(
+                connected=self._lost.connected, placed=self._placed, crashed=self._crash
+            ),
         )
         async with channel(address) as to_scheduler:
             try:
                 stub = stage_pb2_grpc.StageControlStub(to_scheduler)
-                await session.run(stub, self._lost.connected)
+                await session.run(stub)
             except grpc.aio.AioRpcError as error:
                 reason = from_rpc_error(error)
                 if isinstance(reason, InvalidRequest):
                     raise ConfigError(f"scheduler {address}: {reason}") from error
                 self._lost.lost(str(address), str(reason))
+            except StaleEpoch as error:
+                self._lost.lost(str(address), str(error))
         return session
+
+    def _placed(self, place: Place) -> None:
+        """Note what this worker is now; who leaves becomes nothing else."""
+        if self.place is LEAVING or place == self.place:
+            return
+        was_ready, self.place = self.place.is_ready, place
+        if place.is_ready != was_ready:
+            self._on_ready(place.is_ready)
 
     def _acked(self, ack: pb.Ack) -> None:
         """Report a microbatch; on the compute thread."""
@@ -206,3 +246,13 @@ class Worker:
         """Let the open session say something; on the event loop."""
         if self._session is not None:
             say(self._session)
+
+
+def _preferred(peer: str | None, stage: Stage) -> PreferredPeer | None:
+    """Return where a stage would rather send its activations; the last one sends none."""
+    if peer is None:
+        return None
+    if stage.description.is_last:
+        _log.warning("peer ignored", peer=peer, reason="this is the last stage")
+        return None
+    return PreferredPeer(peer)

@@ -119,7 +119,7 @@ class SimulatedMesh:
         self.routes[self._epoch] = SimulatedRoute(formed, workers, checks)
         self._give(formed)
 
-    def lose(self, which: int = 0, cause: LossCause = "gone") -> None:
+    def lose(self, which: int = 0, cause: LossCause = "ended") -> None:
         """Lose one of the routes, if any stands; its stages go on for a while, unheard."""
         if not self.routes:
             return

@@ -78,7 +78,7 @@ def compare() -> str:
                 cells += [f"{resumed_s:.3f}", f"{stage_wise_s:.3f}"]
             rows.append(cells)
     return table(
-        f"Seconds that the first token of {_PROMPT_TOKENS} tokens comes later, a stage lost half-way",
+        f"Seconds that the first token of {_PROMPT_TOKENS} tokens is late, a stage lost half-way",
         [
             "stages",
             "stage lost",

@@ -105,7 +105,7 @@ class _Scene:
         """Give one event to the engine."""
         try:
             actions = self._engine.handle(event, self._now_s)
-            self._has_many |= self._engine.snapshot().num_routes > 1
+            self._has_many |= len(self._engine.snapshot().routes) > 1
             yield from [self._show(action) for action in actions]
         except ChunkMeshError as error:
             yield f"! {show_error(error)}"
@@ -129,7 +129,7 @@ class _Scene:
             f"{now.num_stores} stores{preempted}{cached}"
         )
 
-    def _events(  # noqa: PLR0911 - one for each command
+    def _events(  # noqa: C901, PLR0911 - one for each command
         self, name: str, plain: list[str], named: dict[str, str]
     ) -> list[Event]:
         """Return the events of one command."""
@@ -152,7 +152,7 @@ class _Scene:
                     )
                 ]
             case "lost":
-                cause = cast("LossCause", named.get("cause", "gone"))
+                cause = cast("LossCause", named.get("cause", "ended"))
                 return [RouteLost(epoch=epoch, reason=" ".join(plain), cause=cause)]
             case "awaited":
                 return [

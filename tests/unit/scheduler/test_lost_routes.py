@@ -41,7 +41,7 @@ class _Soak:
             self.met[request.state.value] += 1
             self.met["fork ahead"] += request.reserve is not None
             self.met["shares pages"] += request.state is RequestState.DECODE and request.child > 0
-        cause: LossCause = rng.choice(("gone", "left"))
+        cause: LossCause = rng.choice(("ended", "left"))
         mesh.lose(which, cause)
         mesh.await_route(100.0, is_announced=True)
         if len(mesh.routes) < 2 and rng.random() < 0.8:
