@@ -29,7 +29,8 @@ from scheduler.request_stream import RequestStream
 from scheduler.timeline import Track, to_us
 from scheduler.timeline_history import RequestTimeline, TimelineHistory
 from scheduler.worker_stream import WorkerStream
-from scheduler.workers import LOOK_S, WorkerLimits, Workers, new_registry
+from scheduler.worker_streams import LOOK_S
+from scheduler.workers import WorkerLimits, Workers, new_registry
 
 _log = structlog.get_logger(__name__)
 
@@ -47,18 +48,11 @@ class ControlLoop:
         limits: WorkerLimits,
         on_ready: Callable[[bool], None],
     ) -> None:
-        """Start without workers and requests.
-
-        on_ready hears when a route stands or breaks.
-        """
+        """Start without workers and requests; on_ready hears when a route stands or breaks."""
         self.config = engine_config
         self.engine = Engine(engine_config)
         self.workers = Workers(
-            registry=new_registry(
-                model_layers=model_layers,
-                page_tokens=engine_config.page_tokens,
-                patience=limits.patience,
-            ),
+            registry=new_registry(model_layers, engine_config.page_tokens, limits.patience),
             on_event=self._handle,
             max_microbatch_tokens=engine_config.max_microbatch_tokens,
             keying=keying,
@@ -193,8 +187,8 @@ class ControlLoop:
         match action:
             case actions.SendMicrobatch():
                 self.workers.timeline.sent(action)
-                num_stages = len(self.workers.route(action.epoch))
-                self.workers.send(action.epoch, codec.microbatch_orders(action, num_stages))
+                orders = codec.microbatch_orders(action, len(self.workers.route(action.epoch)))
+                self.workers.send(action.epoch, orders)
             case (
                 actions.SendLoad()
                 | actions.SendEndLoad()
@@ -284,8 +278,8 @@ class ControlLoop:
         """Log and show how prompts are cut, on the route that stands longest."""
         self._show_engine()
         now = self.engine.snapshot()
-        fits = next(iter(self.workers.routes.values())).fits
-        self._chunk_report.tell(now.chunk_strategy, now.chunk_strategy_reason, fits)
+        strategy, fits = now.chunk_strategy, next(iter(self.workers.routes.values())).fits
+        self._chunk_report.tell(strategy, now.chunk_strategy_reason, fits)
 
     def _drop(self, request_id: str) -> None:
         """Forget a request that has ended, but for its timeline."""

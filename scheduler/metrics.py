@@ -29,7 +29,7 @@ _PREEMPTIONS = Counter(
 )
 _RECOVERIES = Counter(
     "chunkmesh_recoveries",
-    "Routes that were lost while outputs ran on them, by what a worker did: its stream ended, it was"
+    "Routes lost while outputs ran on them, by what a worker did: its stream ended, it was"
     " silent, fenced, had a fault or left.",
     ["cause"],
 )
