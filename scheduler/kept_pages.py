@@ -37,7 +37,11 @@ class KeptPages:
         Forget all that its pools hold of other routes.
         """
         pool_ids, taken = formed.pool_ids, set(formed.pool_ids)
-        like = [names for names in self._by_pools if _lost(names, pool_ids) is not None]
+        like = [
+            names
+            for names, kept in self._by_pools.items()
+            if _lost(names, pool_ids) is not None and kept.device.num_pages == formed.num_pages
+        ]
         best = min(like, key=lambda names: len(_lost(names, pool_ids) or ()), default=None)
         tiers = None if best is None else self._by_pools[best]
         lost = None if best is None else _lost(best, pool_ids)
