@@ -32,6 +32,7 @@ class WorkerProcess:
         """Start it."""
         self.data, self.http = _free_port(), _free_port()
         self.data_address = f"127.0.0.1:{self.data}"
+        self._output: str | None = None
         self.process = subprocess.Popen(
             [
                 _PROGRAM,
@@ -72,9 +73,10 @@ class WorkerProcess:
 
     def end(self) -> str:
         """Kill it if it still runs; return what it has written."""
-        self.process.kill()
-        output, _ = self.process.communicate()
-        return output
+        if self._output is None:
+            self.process.kill()
+            self._output, _ = self.process.communicate()
+        return self._output
 
 
 class WorkerProcesses:
