@@ -25,7 +25,7 @@ from scheduler.control_loop import ControlLoop
 from scheduler.serve import running
 from scheduler.settings import SchedulerSettings
 from tests.valkey import Valkey
-from tests.worker_processes import WorkerProcesses, worker_processes
+from tests.forked_workers import WorkerProcesses, worker_processes
 
 _LAYERS = ("0:1", "1:2", "2:4")
 _PROMPT_TOKENS = 1000
