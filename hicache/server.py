@@ -14,6 +14,7 @@ from chunkmesh import side_door
 from chunkmesh.address import HostPort
 from chunkmesh.grpc_server import GrpcServer
 from chunkmesh.kv_store import KvStore
+from chunkmesh.store_thread import StoreThread
 from chunkmesh.v1 import hicache_pb2, hicache_pb2_grpc
 from hicache.admin_service import AdminService
 from hicache.audit_log import AuditLog
@@ -29,7 +30,6 @@ from hicache.replication.outbox import Outbox
 from hicache.replication.replica import Replica
 from hicache.service import HiCacheServicer
 from hicache.settings import HiCacheSettings
-from hicache.store_thread import StoreThread
 from hicache.watch import ChangeFeed
 from hicache.watcher import PING_S, RedisWatcher
 
