@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 
 import structlog
 
@@ -36,12 +37,23 @@ class Deeds:
 
     lead: Callable[[int], None]
     """Command workers from now on, under this term; may come again with a higher one."""
-    step_down: Callable[[str], None]
-    """End all requests and give up all workers, for this reason."""
+    step_down: Callable[[str, str], None]
+    """End all requests and give up all workers, for this reason; users are told to ask the
+    scheduler at this address, unless it is empty."""
     let_go: Callable[[str], None]
     """Give up all workers, for this reason."""
     has_route: Callable[[], bool]
     """Say whether a route stands or forms."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Election:
+    """What it takes to be elected."""
+
+    store: StoreThread
+    """Owned by the candidate."""
+    lease: Callable[[int, int], MeshLease]
+    """Makes the lease of a scheduler with these ports for users and workers."""
 
 
 class Candidate:
@@ -51,17 +63,41 @@ class Candidate:
         self,
         leadership: Leadership | LoneLeadership,
         deeds: Deeds,
-        *,
-        lease: MeshLease | None = None,
-        store: StoreThread | None = None,
+        election: Election | None = None,
     ) -> None:
-        """Stand by; a LoneLeadership needs neither lease nor store."""
-        self._leadership = leadership
+        """Stand by; a LoneLeadership leads at once, without an election."""
+        self.leadership = leadership
         self._deeds = deeds
-        self._lease = lease
-        self._store = store
+        self._election = election
+        self._lease: MeshLease | None = None
         self._next: Exchange | None = None
         self._has_fault = False
+        if election is None:
+            self.look_at_clock()
+
+    @contextlib.asynccontextmanager
+    async def standing(self, *, users: int, workers: int) -> AsyncIterator[None]:
+        """Stand for election while inside, with these ports; afterwards lead no more.
+
+        Raises:
+            Exception: the election failed by a bug; ends what is inside.
+        """
+        if self._election is None:
+            yield
+            self._handle(Leave())
+            return
+        self._lease = self._election.lease(users, workers)
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                run = tasks.create_task(self._run())
+                try:
+                    yield
+                finally:
+                    run.cancel()
+        finally:
+            self._handle(Leave())
+            await self._exchange()
+            await asyncio.to_thread(self._election.store.close)
 
     def look_at_clock(self) -> None:
         """Let time pass; a scheduler that is alone leads from the first time on."""
@@ -71,17 +107,12 @@ class Candidate:
         """Take note that a worker has followed a leader of this term."""
         self._handle(TermHeard(term=term))
 
-    async def run(self) -> None:
+    async def _run(self) -> None:
         """Stand until cancelled."""
         while True:
             self.look_at_clock()
             await self._exchange()
             await asyncio.sleep(_TICK_S)
-
-    async def leave(self) -> None:
-        """Give the lease back; run() must have ended."""
-        self._handle(Leave())
-        await self._exchange()
 
     async def _exchange(self) -> None:
         """Ask Redis what there is to be asked, until there is nothing more."""
@@ -93,24 +124,27 @@ class Candidate:
 
     async def _asked(self, exchange: Exchange) -> Event:
         """Ask Redis one thing."""
-        assert self._lease is not None, "who is alone asks nobody"
-        assert self._store is not None
+        assert self._election is not None, "who is alone asks nobody"
+        assert self._lease is not None
         lease, asked_s = self._lease, time.monotonic()
         try:
-            return await self._store.call(lambda store: lease.exchange(store, exchange, asked_s))
+            return await self._election.store.call(
+                lambda store: lease.exchange(store, exchange, asked_s)
+            )
         except CacheFault as fault:
             return StoreFailed(reason=str(fault))
 
     def _handle(self, event: Event) -> None:
         """Let the leadership decide, and do what it says; what Redis is asked waits for run()."""
-        for action in self._leadership.handle(event, time.monotonic()):
+        for action in self.leadership.handle(event, time.monotonic()):
             match action:
                 case Lead(term=term):
                     _log.info("this scheduler leads", term=term)
                     self._deeds.lead(term)
                 case StepDown(reason=reason):
                     _log.warning("this scheduler stands by", reason=reason)
-                    self._deeds.step_down(reason)
+                    active = self.leadership.active()
+                    self._deeds.step_down(reason, active.users if active else "")
                 case LetWorkersGo(reason=reason):
                     self._deeds.let_go(reason)
                 case _:

@@ -190,9 +190,13 @@ class Leadership:
             return "the scheduler is shutting down"
         if self.fault:
             return f"standby; {self.fault}"
-        if self.holder is None or self.holder.name == self._name:
-            return "standby; no scheduler is active yet"
-        return f"standby; active is {self.holder.users}"
+        active = self.active()
+        return f"standby; active is {active.users}" if active else "standby; none is active yet"
+
+    def active(self) -> Holder | None:
+        """Return who leads instead of this scheduler, as far as Redis has told."""
+        is_mine = self.holder is None or self.holder.name == self._name
+        return None if is_mine or self.term is not None else self.holder
 
     def _ask(self, now_s: float) -> list[Action]:
         if self._is_asking or self._has_left or now_s < self._next_s:
@@ -294,9 +298,6 @@ class Leadership:
 class LoneLeadership:
     """Leads from the start: there is no other scheduler, but there may have been an earlier one."""
 
-    holder: Holder | None = None
-    fault = ""
-
     def __init__(self) -> None:
         """Begin with the first term."""
         self.term: int | None = None
@@ -318,6 +319,13 @@ class LoneLeadership:
         """Say why this scheduler does not lead, in words; empty if it does."""
         return "" if self.term is not None else "the scheduler is shutting down"
 
+    def active(self) -> Holder | None:
+        """Return who leads instead: nobody."""
+        return None
+
     def _lead(self, term: int) -> list[Action]:
         self.term = term
         return [Lead(term=term)]
+
+
+AnyLeadership = Leadership | LoneLeadership

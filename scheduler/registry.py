@@ -155,6 +155,10 @@ class Registry:
         self._not_before_s = 0.0
         self._deadline_s = 0.0
 
+    def lead(self, term: int) -> None:
+        """Begin every epoch from now on with this term or a later one."""
+        self.epoch = max(self.epoch, term << 32)
+
     def attach(self, hello: WorkerHello, now_s: float) -> list[Decision]:
         """Take in a worker.
 

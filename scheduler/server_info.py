@@ -12,10 +12,12 @@ from chunkmesh.v1 import generation_pb2 as pb
 from scheduler.cache_report import cache_info
 from scheduler.control_loop import ControlLoop
 from scheduler.latency_model import StageLatency
+from scheduler.leadership import AnyLeadership
 from scheduler.model_files import ModelFiles
 from scheduler.registry import Registry, WorkerHello
 from scheduler.snapshot import Snapshot
 from scheduler.stage_fit import StageFit
+from scheduler.standby import active_users
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,10 +43,12 @@ def model_info(model: ServedModel, registry: Registry) -> pb.GetModelInfoRespons
     )
 
 
-def server_info(loop: ControlLoop, *, cache_fault: str) -> pb.GetServerInfoResponse:
+def server_info(
+    loop: ControlLoop, leadership: AnyLeadership, *, cache_fault: str
+) -> pb.GetServerInfoResponse:
     """Describe the mesh as it is now."""
     registry = loop.workers.registry
-    reason = loop.unready_reason()
+    reason = leadership.standby_reason() or loop.unready_reason()
     now = loop.engine.snapshot()
     workers = sorted(registry.workers.values(), key=lambda each: each.layers)
     return pb.GetServerInfoResponse(
@@ -67,6 +71,7 @@ def server_info(loop: ControlLoop, *, cache_fault: str) -> pb.GetServerInfoRespo
         num_preemptions=now.num_preemptions,
         cache=cache_info(now),
         chunk_alignment_tokens=now.chunk_alignment_tokens,
+        active_scheduler=active_users(leadership),
         fits=[] if reason else _fits(loop.workers.fits, now),
     )
 

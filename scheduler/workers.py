@@ -122,10 +122,10 @@ class Workers:
         if self._streams.get(stream.worker_id) is stream:
             self.lose(stream.worker_id, reason)
 
-    def close(self) -> None:
-        """Give all workers up because the scheduler ends; they will look for another one."""
+    def close(self, reason: str = "the scheduler is shutting down") -> None:
+        """Give all workers up; they will look for another scheduler."""
         for worker_id in list(self._streams):
-            self.lose(worker_id, "the scheduler is shutting down")
+            self.lose(worker_id, reason)
 
     def look_at_clock(self, timeout_s: float) -> None:
         """Give up workers that have been silent too long; form a route if one is due.

@@ -60,7 +60,7 @@ def test_the_first_scheduler_takes_a_term_and_then_the_lease() -> None:
     assert [LookAtLease()] == leadership.handle(IDLE, 0.0)
     assert [TakeTerm(above=0)] == leadership.handle(seen(None, 0.0), 0.0)
     assert [SeizeLease(term=7)] == leadership.handle(TermTaken(term=7), 0.0)
-    assert "standby; no scheduler is active yet" == leadership.standby_reason()
+    assert "standby; none is active yet" == leadership.standby_reason()
     assert [Lead(term=7)] == leadership.handle(seen(mine(7), 0.0), 0.0)
     assert (7, "") == (leadership.term, leadership.standby_reason())
 
