@@ -15,7 +15,7 @@ from chunkmesh.cli.command_shape import Command
 from chunkmesh.cli.exits import parse_servers, print_error, reported, status_of
 from chunkmesh.cli.flags import MAX_UINT32, CacheSalt, Priority, RetryFor, ServerList
 from chunkmesh.cli.generate_request import chat_of
-from chunkmesh.cli.generation_client import GenerationClient, new_client
+from chunkmesh.cli.generation_client import GenerationClient, new_servers
 from chunkmesh.cli.option_groups import takes_options
 from chunkmesh.cli.sampling_flags import SamplingOptions
 from chunkmesh.errors import ChunkMeshError
@@ -68,7 +68,7 @@ def chat(
     params = dataclasses.replace(sampling, max_new_tokens=max_new_tokens).message()
     interactive = sys.stdin.isatty()
     conversation = Conversation(system)
-    with reported(), new_client(parse_servers(server), retry_for) as client:
+    with reported(), GenerationClient(new_servers(parse_servers(server), retry_for)) as client:
         for line in _lines(interactive=interactive):
             if line == "/reset":
                 conversation.reset()

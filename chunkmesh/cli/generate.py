@@ -15,7 +15,7 @@ from chunkmesh.cli.command_shape import Command
 from chunkmesh.cli.exits import parse_servers, reported
 from chunkmesh.cli.flags import CacheSalt, Priority, RetryFor, ServerList
 from chunkmesh.cli.generate_request import STANDARD_INPUT, chat_of, read_input_ids, read_prompt
-from chunkmesh.cli.generation_client import GenerationClient, new_client
+from chunkmesh.cli.generation_client import GenerationClient, new_servers
 from chunkmesh.cli.option_groups import takes_options
 from chunkmesh.cli.sampling_flags import OutputOptions, SamplingOptions
 from chunkmesh.v1 import generation_pb2 as pb
@@ -64,7 +64,7 @@ def generate(
     params.MergeFrom(outputs.message())
     if not json_output and (params.logprobs or params.prompt_logprobs):
         raise typer.BadParameter("log-probabilities are printed with --json only")
-    to_mesh = new_client(parse_servers(server), retry_for)
+    to_mesh = GenerationClient(new_servers(parse_servers(server), retry_for))
     with reported():
         request = _with_input(prompt, prompt_file, input_ids, chat=chat)
         if answer_start is not None:

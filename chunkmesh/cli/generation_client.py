@@ -28,9 +28,11 @@ _Answer = TypeVar("_Answer")
 class GenerationClient:
     """Channels to the schedulers of one mesh, closed with the context."""
 
-    def __init__(self, server: HostPort, *more: HostPort, retry_for_s: float = 0.0) -> None:
-        """Connect on first use; a call that no scheduler serves is tried again for retry_for_s."""
-        self._servers = Servers((server, *more), retry_for_s=retry_for_s)
+    def __init__(self, server: HostPort | Servers) -> None:
+        """Connect on first use."""
+        if isinstance(server, HostPort):
+            server = Servers((server,), retry_for_s=0.0)
+        self._servers = server
         self._channels = {
             address: grpc.insecure_channel(str(address), options=CLIENT_OPTIONS)
             for address in self._servers.addresses
@@ -134,16 +136,14 @@ class GenerationClient:
         return generation_pb2_grpc.GenerationStub(self._channels[server])
 
 
-def new_client(servers: Sequence[HostPort], retry_for_s: float | None) -> GenerationClient:
-    """Return a client of --server and --retry-for."""
-    return GenerationClient(*servers, retry_for_s=patience_s(servers, retry_for_s))
+def new_servers(addresses: Sequence[HostPort], retry_for_s: float | None) -> Servers:
+    """Return what --server and --retry-for say.
 
-
-def patience_s(servers: Sequence[HostPort], retry_for_s: float | None) -> float:
-    """Return how long to try again: as told, else where a standby was named, which takes over."""
-    if retry_for_s is not None:
-        return retry_for_s
-    return _RETRY_FOR_S if len(servers) > 1 else 0.0
+    Where a standby is named it is waited for, unless they say otherwise.
+    """
+    if retry_for_s is None:
+        retry_for_s = _RETRY_FOR_S if len(addresses) > 1 else 0.0
+    return Servers(addresses, retry_for_s=retry_for_s)
 
 
 def count_stored_pages(hicache: HostPort) -> int:
