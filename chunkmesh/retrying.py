@@ -29,6 +29,10 @@ class Servers:
         self._dialling = Dialling(servers, random.random)
         self._retry_for_s = retry_for_s
 
+    def serves(self, server: HostPort) -> None:
+        """Take note that one of them serves."""
+        self._dialling.served(server)
+
     def begin(self) -> Attempts:
         """Begin a call."""
         return Attempts(self._dialling, until_s=time.monotonic() + self._retry_for_s)

@@ -29,9 +29,11 @@ from stage_worker.compute import (
     UseLinks,
     UseLoad,
 )
+from stage_worker.highest_term import HighestTerm
 from stage_worker.identity import Identity
 from stage_worker.links import Links
 from stage_worker.page_io import PageIO
+from stage_worker.silence import Silence
 
 _log = structlog.get_logger(__name__)
 HEARTBEAT_S = 0.25
@@ -49,6 +51,7 @@ class Session:
         transport: Transport,
         compute: Compute,
         page_io: PageIO,
+        term: HighestTerm,
         on_ready: Callable[[bool], None],
         on_crash: Callable[[BaseException], None],
     ) -> None:
@@ -59,6 +62,7 @@ class Session:
         self._transport = transport
         self._compute = compute
         self._page_io = page_io
+        self._term = term
         self._on_ready = on_ready
         self._on_crash = on_crash
         self._epoch: int | None = None
@@ -91,11 +95,18 @@ class Session:
         self.say(pb.AttachRequest(fault=pb.Fault(epoch=epoch, reason=reason)))
 
     async def run(
-        self, stub: stage_pb2_grpc.StageControlAsyncStub, on_connected: Callable[[], None]
+        self,
+        stub: stage_pb2_grpc.StageControlAsyncStub,
+        on_connected: Callable[[], None],
+        silence: Silence | None = None,
     ) -> None:
         """Serve one stream until it ends; on_connected hears that it stands.
 
+        Where silence is given the scheduler is left after it.
+
         Raises:
+            Silent: the scheduler has said nothing for too long.
+            StaleEpoch: the scheduler is no longer in charge.
             grpc.aio.AioRpcError: the scheduler is gone or refuses this worker.
         """
         self.say(self._hello())
@@ -103,8 +114,11 @@ class Session:
         call = stub.Attach(self._messages())
         connecting = self._spawn(_hear_connected(call, on_connected))
         try:
-            async for response in call:
-                await self._obey(response)
+            async with silence.bounded() if silence else contextlib.nullcontext():
+                async for response in call:
+                    if silence is not None:
+                        silence.broken()
+                    await self._obey(response)
         finally:
             heart.cancel()
             connecting.cancel()
@@ -130,6 +144,7 @@ class Session:
             self._identity,
             data_address=self._transport.address,
             transport=self._transport.name,
+            seen_epoch=self._term.epoch,
         )
 
     async def _messages(self) -> AsyncIterator[pb.AttachRequest]:
@@ -168,6 +183,8 @@ class Session:
                 await self._join(response.join)
             case "connect":
                 self._connect.set()
+            case "beat":
+                pass
             case _:
                 _log.warning("unknown order ignored")
 
@@ -215,7 +232,12 @@ class Session:
         self._page_io.end(load_id)
 
     async def _join(self, join: pb.Join) -> None:
-        """Leave the old epoch and begin to form the new one."""
+        """Leave the old epoch and begin to form the new one.
+
+        Raises:
+            StaleEpoch: the scheduler is no longer in charge.
+        """
+        self._term.check(join.epoch)
         await self._leave_epoch()
         self._page_io.join(codec.page_format_from(join, self._identity.description))
         self._links = Links(

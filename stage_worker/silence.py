@@ -6,6 +6,8 @@ Silence is counted in looks at the clock: time in which this process itself stoo
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from collections.abc import AsyncIterator
 
 from chunkmesh.errors import Unavailable
 
@@ -14,6 +16,10 @@ _FIRST_S = 2.0
 """Until the first answer, connecting included; a scheduler answers Hello at once."""
 _LATER_S = 2.5
 """Between two answers; a scheduler without orders beats every 0.5 s."""
+
+
+class Silent(Unavailable):
+    """A scheduler has said nothing for too long."""
 
 
 class Silence:
@@ -29,13 +35,27 @@ class Silence:
         self._num_looks = 0
         self._limit_s = _LATER_S
 
-    async def watch(self) -> None:
-        """Wait until it has lasted too long.
+    @contextlib.asynccontextmanager
+    async def bounded(self) -> AsyncIterator[None]:
+        """Cut off what is inside when it has lasted too long.
 
         Raises:
-            Unavailable: it has.
+            Silent: it has.
         """
+        try:
+            async with asyncio.timeout(None) as limit:
+                watch = asyncio.create_task(self._watch(limit))
+                try:
+                    yield
+                finally:
+                    watch.cancel()
+        except TimeoutError as error:
+            if not limit.expired():
+                raise
+            raise Silent(f"it has said nothing for {self._limit_s:g} s") from error
+
+    async def _watch(self, limit: asyncio.Timeout) -> None:
         while self._num_looks * _LOOK_S < self._limit_s:
             await asyncio.sleep(_LOOK_S)
             self._num_looks += 1
-        raise Unavailable(f"it has said nothing for {self._limit_s:g} s")
+        limit.reschedule(asyncio.get_running_loop().time())

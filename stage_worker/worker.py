@@ -10,12 +10,14 @@ import asyncio
 import dataclasses
 import random
 import secrets
+import time
 from collections.abc import Callable, Sequence
 
 import grpc
 
 from chunkmesh.address import HostPort
-from chunkmesh.errors import ConfigError, InvalidRequest
+from chunkmesh.dialling import Dialling
+from chunkmesh.errors import ChunkMeshError, ConfigError, InvalidRequest, StaleEpoch, Unavailable
 from chunkmesh.grpc_client import channel
 from chunkmesh.status import from_rpc_error
 from chunkmesh.transports.base import Transport
@@ -23,6 +25,7 @@ from chunkmesh.v1 import stage_pb2 as pb
 from chunkmesh.v1 import stage_pb2_grpc
 from stage_worker import codec
 from stage_worker.compute import Compute, Listener, UseStage
+from stage_worker.highest_term import HighestTerm
 from stage_worker.host_pages import HostPages
 from stage_worker.identity import Identity
 from stage_worker.lost_scheduler import LostScheduler
@@ -31,11 +34,12 @@ from stage_worker.page_jobs import LoadResult, PageIOLimits, StoreResult
 from stage_worker.page_store import PageStore
 from stage_worker.profile_plan import ProfilePoint
 from stage_worker.session import Session
+from stage_worker.silence import Silence, Silent
 from stage_worker.stage import Stage
 from stage_worker.start_profile import StartProfile
 
-_FIRST_PAUSE_S = 0.1
-_LONGEST_PAUSE_S = 2.0
+_SILENT_PAUSE_S = 2.0
+"""How long a scheduler is left alone that says nothing: to find that out again takes as long."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +72,7 @@ class Worker:
         ceases to be one.
         """
         self._lost = LostScheduler()
+        self._term = HighestTerm()
         self._transport = transport
         layers = range(stage.description.first_layer, stage.description.last_layer)
         self._page_io = PageIO(
@@ -150,35 +155,46 @@ class Worker:
 
     async def _attach_again(self, schedulers: Sequence[HostPort]) -> None:
         """Keep a stream to one of the schedulers open."""
-        pause_s = _FIRST_PAUSE_S
+        dialling = Dialling(schedulers, random.random)
         while True:
-            for address in schedulers:
-                session = await self._attach(address)
-                if session.was_stage:
-                    pause_s = _FIRST_PAUSE_S
-            await asyncio.sleep(pause_s * random.uniform(0.5, 1.5))  # noqa: S311 - only jitter
-            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+            address, wait_s = dialling.next(time.monotonic())
+            await asyncio.sleep(wait_s)
+            lost = await self._attach(address, has_others=len(schedulers) > 1)
+            if self._session is not None and self._session.was_stage:
+                dialling.served(address)
+            now_s = time.monotonic()
+            if isinstance(lost, Unavailable) and lost.retry_after_s:
+                dialling.refused(address, now_s, retry_after_s=lost.retry_after_s)
+            else:
+                silent_s = _SILENT_PAUSE_S if isinstance(lost, Silent) else 0.0
+                dialling.failed(address, now_s, at_least_s=silent_s)
 
-    async def _attach(self, address: HostPort) -> Session:
-        """Serve one stream until it ends."""
+    async def _attach(self, address: HostPort, *, has_others: bool) -> ChunkMeshError | None:
+        """Serve one stream until it ends; return why it did, if the scheduler was lost."""
+        lost: ChunkMeshError
         session = self._session = Session(
             identity=self._identity,
             transport=self._transport,
             compute=self._compute,
             page_io=self._page_io,
+            term=self._term,
             on_ready=self._on_ready,
             on_crash=self._crash,
         )
         async with channel(address) as to_scheduler:
             try:
                 stub = stage_pb2_grpc.StageControlStub(to_scheduler)
-                await session.run(stub, self._lost.connected)
+                await session.run(stub, self._lost.connected, Silence() if has_others else None)
             except grpc.aio.AioRpcError as error:
-                reason = from_rpc_error(error)
-                if isinstance(reason, InvalidRequest):
-                    raise ConfigError(f"scheduler {address}: {reason}") from error
-                self._lost.lost(str(address), str(reason))
-        return session
+                lost = from_rpc_error(error)
+                if isinstance(lost, InvalidRequest):
+                    raise ConfigError(f"scheduler {address}: {lost}") from error
+            except (StaleEpoch, Silent) as error:
+                lost = error
+            else:
+                return None
+        self._lost.lost(str(address), str(lost))
+        return lost
 
     def _acked(self, ack: pb.Ack) -> None:
         """Report a microbatch; on the compute thread."""

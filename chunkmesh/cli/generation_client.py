@@ -85,10 +85,25 @@ class GenerationClient:
         )
 
     def server_info(self) -> pb.GetServerInfoResponse:
-        """Describe the mesh. Raises as generate does."""
-        return self._call(
-            lambda stub: stub.GetServerInfo(pb.GetServerInfoRequest(), timeout=_UNARY_TIMEOUT_S)
-        )
+        """Describe the mesh: of several schedulers by one that is ready, if there is one.
+
+        Raises as generate does.
+        """
+        infos: list[pb.GetServerInfoResponse] = []
+        for server in self._servers.addresses:
+            try:
+                info = self._stub(server).GetServerInfo(
+                    pb.GetServerInfoRequest(), timeout=_UNARY_TIMEOUT_S
+                )
+            except grpc.RpcError as error:
+                if server == self._servers.addresses[-1] and not infos:
+                    raise _own_error(error, server) from error
+            else:
+                infos.append(info)
+                if info.ready:
+                    self._servers.serves(server)
+                    return info
+        return infos[0]
 
     def timelines(
         self, request_ids: Sequence[str] = (), *, last: int = 0

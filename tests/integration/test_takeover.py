@@ -1,0 +1,161 @@
+"""A standby takes over from an active scheduler that is killed, stopped, or that ends as it should.
+
+Real processes and a real Valkey; clients that try again lose nothing.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import grpc
+import pytest
+from google.rpc import error_details_pb2, status_pb2
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from chunkmesh.cli.generation_client import GenerationClient
+from chunkmesh.errors import Standby
+from chunkmesh.status import DETAILS_KEY
+from chunkmesh.v1 import generation_pb2 as pb
+from chunkmesh.v1 import generation_pb2_grpc
+from tests.standby_mesh import Load, Scheduler, StandbyMesh, generated
+from tests.valkey import Valkey, running_valkey
+
+TAKE_OVER_S = 5.0
+
+
+@pytest.fixture(scope="module")
+def shared_valkey(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Valkey]:
+    """Run a Valkey for all tests here."""
+    with running_valkey(tmp_path_factory.mktemp("v")) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def mesh(
+    tiny: Path, shared_valkey: Valkey, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[StandbyMesh]:
+    """Run one mesh for all tests here: whoever is active in the end is so in the next test."""
+    folder = tmp_path_factory.mktemp("mesh")
+    with StandbyMesh(tiny, shared_valkey.url, folder).running("--drain-timeout=10") as running:
+        yield running
+
+
+def other_than(mesh: StandbyMesh, scheduler: Scheduler) -> Scheduler:
+    """Return the other scheduler."""
+    (other,) = (each for each in mesh.schedulers if each is not scheduler)
+    return other
+
+
+def test_a_standby_tells_everybody_who_is_active(mesh: StandbyMesh) -> None:
+    """Health, the side door, GetServerInfo, and the details of every refused request."""
+    active = mesh.active
+    standby = other_than(mesh, active)
+    reason = f"standby; active is {active.users}"
+    assert {
+        "ready": False,
+        "state": "standby",
+        "reason": reason,
+        "progress": None,
+    } == standby.ready()
+    with grpc.insecure_channel(str(standby.users)) as channel:
+        health = health_pb2_grpc.HealthStub(channel)
+        for name in ("", "chunkmesh.v1.Generation"):
+            status = health.Check(health_pb2.HealthCheckRequest(service=name), timeout=5).status
+            assert health_pb2.HealthCheckResponse.NOT_SERVING == status
+        stub = generation_pb2_grpc.GenerationStub(channel)
+        info = stub.GetServerInfo(pb.GetServerInfoRequest(), timeout=5)
+        assert (False, reason, str(active.users)) == (
+            info.ready,
+            info.reason,
+            info.active_scheduler,
+        )
+        with pytest.raises(grpc.RpcError) as refused:
+            list(stub.Generate(pb.GenerateRequest(text="x"), timeout=5))
+    assert grpc.StatusCode.UNAVAILABLE is refused.value.code()
+    details = dict(refused.value.trailing_metadata())[DETAILS_KEY]
+    kinds = {each.TypeName(): each for each in status_pb2.Status.FromString(details).details}
+    told, retry = error_details_pb2.ErrorInfo(), error_details_pb2.RetryInfo()
+    kinds["google.rpc.ErrorInfo"].Unpack(told)
+    kinds["google.rpc.RetryInfo"].Unpack(retry)
+    assert ("STANDBY", str(active.users)) == (told.reason, told.metadata["active"])
+    assert 0 < retry.retry_delay.ToMilliseconds() <= 1000
+
+
+def test_a_killed_scheduler_costs_a_pause(mesh: StandbyMesh) -> None:
+    """No request of patient clients fails, all answers are the same; the dead one comes back as
+    the standby.
+    """
+    active = mesh.active
+    heir = other_than(mesh, active)
+    with Load(mesh.servers()).running() as load:
+        load.wait_for(5)
+        active.end(signal.SIGKILL)
+        killed_s = time.monotonic()
+        mesh.wait_state(heir, "serving")
+        took_s = time.monotonic() - killed_s
+        load.wait_for(6)
+    assert ([], 1) == (load.errors, len(set(load.outputs)))
+    assert took_s <= TAKE_OVER_S, mesh.logs()
+    mesh.restart(active)
+    mesh.wait_state(active, "standby")
+
+
+def test_a_stopped_scheduler_that_wakes_up_harms_nobody(mesh: StandbyMesh) -> None:
+    """It is followed by nobody any more, ends what hung in it, and stands by."""
+    active = mesh.active
+    heir = other_than(mesh, active)
+    with Load(mesh.servers()).running() as load:
+        load.wait_for(3)
+        active.running.send_signal(signal.SIGSTOP)
+        try:
+            mesh.wait_state(heir, "serving")
+            with GenerationClient(heir.users) as client:
+                generated(client)
+        finally:
+            active.running.send_signal(signal.SIGCONT)
+        mesh.wait_state(active, "standby")
+        load.wait_for(6)
+    assert ([], 1) == (load.errors, len(set(load.outputs)))
+    assert "serving" == heir.ready()["state"]
+
+
+def test_a_scheduler_that_ends_as_it_should_is_followed_at_once(mesh: StandbyMesh) -> None:
+    """It gives its lease back; no request fails, none has to wait for a lease to end."""
+    active = mesh.active
+    heir = other_than(mesh, active)
+    with Load(mesh.servers()).running() as load:
+        load.wait_for(3)
+        assert 0 == active.end(signal.SIGTERM)
+        ended_s = time.monotonic()
+        mesh.wait_state(heir, "serving")
+        took_s = time.monotonic() - ended_s
+        load.wait_for(4)
+    assert ([], 1) == (load.errors, len(set(load.outputs)))
+    assert took_s < 2.0, mesh.logs()
+    mesh.restart(active)
+    mesh.wait_state(active, "standby")
+
+
+def test_redis_may_go_and_come_back_empty(mesh: StandbyMesh, shared_valkey: Valkey) -> None:
+    """The active one goes on serving, and is still the active one afterwards."""
+    active = mesh.active
+    standby = other_than(mesh, active)
+    with Load(mesh.servers()).running() as load:
+        load.wait_for(2)
+        shared_valkey.stop()
+        while "Redis" not in standby.ready()["reason"]:
+            time.sleep(0.02)
+        load.wait_for(5)
+        shared_valkey.start()
+        mesh.wait_state(standby, "standby")
+        while standby.ready()["reason"] != f"standby; active is {active.users}":
+            time.sleep(0.02)
+        load.wait_for(2)
+    assert ([], 1) == (load.errors, len(set(load.outputs)))
+    assert "serving" == active.ready()["state"]
+    with GenerationClient(standby.users) as client, pytest.raises(Standby) as refused:
+        generated(client)
+    assert str(active.users) == refused.value.active
