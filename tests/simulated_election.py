@@ -63,8 +63,9 @@ class PlayedRedis:
 class PlayedScheduler:
     """A scheduler process; stands in for the candidate and the registry of one."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, num_stages: int) -> None:
         self.name = name
+        self.num_stages = num_stages
         self.leadership = Leadership(name)
         self.epoch = 0
         self.streams: set[PlayedWorker] = set()
@@ -85,7 +86,7 @@ class PlayedScheduler:
         if self._answer is not None:
             answer, self._answer = self._answer, None
             self.handle(answer, now_s)
-        self.handle(rules.Tick(has_route=bool(self.streams)), now_s)
+        self.handle(rules.Tick(has_route=len(self.streams) == self.num_stages), now_s)
         while self._asked is not None:
             asked, self._asked = self._asked, None
             answer: rules.Event = rules.StoreFailed(reason="gone")
@@ -179,7 +180,9 @@ class PlayedMesh:
         self.now_s = 0.0
         self.redis = PlayedRedis()
         self._num_restarts = 0
-        self.schedulers = [PlayedScheduler(f"s{index}") for index in range(num_schedulers)]
+        self.schedulers = [
+            PlayedScheduler(f"s{index}", num_workers) for index in range(num_schedulers)
+        ]
         self.workers = [PlayedWorker() for _ in range(num_workers)]
 
     def run(self, seconds: float) -> None:
@@ -203,4 +206,4 @@ class PlayedMesh:
         for worker in self.workers:
             worker.lose(old)
         self._num_restarts += 1
-        self.schedulers[index] = PlayedScheduler(f"{old.name}.{self._num_restarts}")
+        self.schedulers[index] = PlayedScheduler(f"{old.name}.{self._num_restarts}", old.num_stages)

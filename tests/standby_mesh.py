@@ -39,7 +39,15 @@ class Process:
 
     def ready(self) -> dict[str, Any]:
         """Ask the side door; an answer of 503 is an answer."""
-        return _answer(f"http://127.0.0.1:{self.http_port}/ready")
+        url = f"http://127.0.0.1:{self.http_port}/ready"
+        try:
+            with urllib.request.urlopen(url, timeout=2) as said:
+                body: dict[str, Any] = json.load(said)
+        except urllib.error.HTTPError as error:
+            body = json.load(error)
+        except OSError:
+            body = {"ready": False, "state": "gone", "reason": "not reached"}
+        return body
 
     def end(self, number: signal.Signals = signal.SIGTERM) -> int:
         """Send a signal, wait, and return the exit status."""
@@ -198,17 +206,6 @@ def generated(client: GenerationClient) -> tuple[int, ...]:
     params = pb.SamplingParams(temperature=0, max_new_tokens=8, ignore_eos=True)
     request = pb.GenerateRequest(text="What is a mesh?", sampling_params=params)
     return tuple(list(client.generate(request))[-1].complete.output_ids)
-
-
-def _answer(url: str) -> dict[str, Any]:
-    try:
-        with urllib.request.urlopen(url, timeout=2) as answer:
-            body: dict[str, Any] = json.load(answer)
-    except urllib.error.HTTPError as error:
-        body = json.load(error)
-    except OSError:
-        body = {"ready": False, "state": "gone", "reason": "not reached"}
-    return body
 
 
 def _free_port() -> int:

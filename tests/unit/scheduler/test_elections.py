@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from scheduler.leadership import LOOK_S, TTL_S
+from scheduler.leadership import LET_GO_S, LOOK_S, TTL_S
 from tests.simulated_election import PlayedMesh
 
 NUM_SCHEDULERS = 3
@@ -45,6 +45,8 @@ def happen(mesh: PlayedMesh, kind: str, value: float) -> None:
 
 @settings(max_examples=150, deadline=None)
 @given(st.lists(EVENTS, max_size=25))
+@example([("flush", 0), ("restart", 0), ("restart", 1), ("restart", 2)])
+@example([("sleep late", 0), ("run", 7.0), ("flush", 0), ("wake", 0)])
 def test_workers_follow_one_leader_at_a_time_and_never_back(
     events: list[tuple[str, float]],
 ) -> None:
@@ -67,12 +69,16 @@ def test_workers_follow_one_leader_at_a_time_and_never_back(
 
 
 @settings(max_examples=50, deadline=None)
-@given(st.lists(st.tuples(st.booleans(), st.floats(0.1, 12.0)), max_size=6))
-def test_redis_may_go_and_come_back_empty(outages: list[tuple[bool, float]]) -> None:
+@given(st.lists(st.tuples(st.booleans(), st.floats(0.1, 12.0)), max_size=6), st.booleans())
+def test_redis_may_go_and_come_back_empty(
+    outages: list[tuple[bool, float]], others_first: bool
+) -> None:
     """As long as everybody is awake the leader stays the leader, and nobody loses a request."""
     mesh = PlayedMesh(NUM_SCHEDULERS, 2)
     mesh.run(2.0)
     (leader,) = mesh.leaders()
+    if others_first:
+        mesh.schedulers.reverse()
     for is_flush, seconds in outages:
         mesh.redis.flush()
         if not is_flush:
@@ -100,4 +106,19 @@ def test_a_leader_that_dies_is_followed_in_time(phase_s: float) -> None:
     leader.is_asleep = False
     mesh.run(LOOK_S + 0.2)
     assert [heir] == mesh.leaders()
+    assert [heir, heir] == [worker.scheduler for worker in mesh.workers]
+
+
+def test_workers_that_a_cut_has_split_find_together() -> None:
+    """The old leader cannot know of the new one, but it knows that it has no route."""
+    mesh = PlayedMesh(2, 2)
+    mesh.run(2.0)
+    (old,) = mesh.leaders()
+    (heir,) = (each for each in mesh.schedulers if each is not old)
+    old.is_cut_off = True
+    mesh.run(2 * TTL_S)
+    assert [old, old] == [worker.scheduler for worker in mesh.workers]
+    mesh.workers[0].lose(old)
+    old.streams.discard(mesh.workers[0])
+    mesh.run(LET_GO_S + 2 * TTL_S)
     assert [heir, heir] == [worker.scheduler for worker in mesh.workers]
