@@ -45,6 +45,7 @@ SERVICE_NAMES: Mapping[str, frozenset[str]] = {
             "pp_max_micro_batch_size",
             "redis_url",
             "served_model_name",
+            "takeover_wait",
             "worker_timeout",
         }
     ),
@@ -53,6 +54,7 @@ SERVICE_NAMES: Mapping[str, frozenset[str]] = {
             "cuda_graph_max_bs",
             "data_port",
             "device",
+            "drain_timeout",
             "dtype",
             "hicache_ratio",
             "hicache_size",

@@ -15,9 +15,10 @@ from scheduler import codec
 from scheduler.candidate import Candidate
 from scheduler.control_loop import ControlLoop
 from scheduler.latency_file import LatencyFile
-from scheduler.registry import Refused, WorkerHello
 from scheduler.stage_fit import StageFit, file_fit, profile_fit
 from scheduler.standby import check_follows
+from scheduler.worker_check import Refused
+from scheduler.worker_hello import WorkerHello
 from scheduler.worker_stream import WorkerStream
 
 _log = structlog.get_logger(__name__)

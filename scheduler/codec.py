@@ -26,10 +26,13 @@ from scheduler.actions import (
     SendSavePages,
     SendStore,
 )
+from scheduler.decisions import SendConnect, SendJoin, SendReleased, SendStandBy
+from scheduler.formation import OutboundLink
 from scheduler.latency_fit import LatencyPoint
 from scheduler.latency_model import Work
-from scheduler.registry import BackendName, SendConnect, SendJoin, WorkerHello
+from scheduler.registry import FaultSide
 from scheduler.timeline import AckTimes
+from scheduler.worker_hello import BackendName, WorkerHello
 
 _MAX_PROFILE_POINTS = 512
 _MAX_BACKENDS = 16
@@ -80,6 +83,7 @@ def hello_from(message: pb.Hello) -> WorkerHello:
         kv_capacity_tokens=message.kv_capacity_tokens,
         host_capacity_tokens=message.host_capacity_tokens,
         data_address=message.data_address,
+        peer=message.peer,
         transport=message.transport,
         device=message.device,
         profile=tuple(map(_point_from, message.profile)),
@@ -137,6 +141,31 @@ def join_order(
 def connect_order(connect: SendConnect) -> pb.AttachResponse:
     """Write a Connect."""
     return pb.AttachResponse(connect=pb.Connect(epoch=connect.epoch))
+
+
+def rest_order(decision: SendStandBy | SendReleased) -> pb.AttachResponse:
+    """Write what a worker outside of routes is told."""
+    if isinstance(decision, SendReleased):
+        return pb.AttachResponse(released=pb.Released())
+    return pb.AttachResponse(stand_by=pb.StandBy(reason=decision.reason))
+
+
+def link_from(joined: pb.Joined) -> OutboundLink | None:
+    """Read what a stage tells of its link to the next one; None on the last stage."""
+    if not joined.transport:
+        return None
+    return OutboundLink(transport=joined.transport, rtt_us=joined.rtt_us)
+
+
+_SIDES = {
+    pb.FAULT_SIDE_INBOUND: FaultSide.INBOUND,
+    pb.FAULT_SIDE_OUTBOUND: FaultSide.OUTBOUND,
+}
+
+
+def side_from(fault: pb.Fault) -> FaultSide:
+    """Read what a fault is of; what is unknown is of the stage."""
+    return _SIDES.get(fault.side, FaultSide.STAGE)
 
 
 def microbatch_orders(action: SendMicrobatch, num_stages: int) -> list[pb.AttachResponse]:

@@ -23,12 +23,13 @@ from scheduler.engine import ROUTE_RETRY_S, Engine
 from scheduler.engine_config import EngineConfig
 from scheduler.hicache_client import HiCacheClient
 from scheduler.metrics import count_preemptions, show_pipeline
+from scheduler.one_route import OneRoute
 from scheduler.page_keying import PageKeying
 from scheduler.request_stream import RequestStream
 from scheduler.timeline import Track, to_us
 from scheduler.timeline_history import RequestTimeline, TimelineHistory
 from scheduler.worker_stream import WorkerStream
-from scheduler.workers import LOOK_S, Workers, new_registry
+from scheduler.workers import LOOK_S, WorkerLimits, Workers, new_registry
 
 _log = structlog.get_logger(__name__)
 
@@ -43,7 +44,7 @@ class ControlLoop:
         model_layers: int,
         keying: PageKeying,
         hicache: HiCacheClient | None,
-        worker_timeout_s: float,
+        limits: WorkerLimits,
         on_ready: Callable[[bool], None],
     ) -> None:
         """Start without workers and requests.
@@ -52,9 +53,14 @@ class ControlLoop:
         """
         self.config = engine_config
         self.engine = Engine(engine_config)
+        self._one_route = OneRoute(self._handle)
         self.workers = Workers(
-            registry=new_registry(model_layers=model_layers, page_tokens=engine_config.page_tokens),
-            on_event=self._handle,
+            registry=new_registry(
+                model_layers=model_layers,
+                page_tokens=engine_config.page_tokens,
+                patience=limits.patience,
+            ),
+            on_event=self._one_route.hear,
             max_microbatch_tokens=engine_config.max_microbatch_tokens,
             keying=keying,
         )
@@ -63,7 +69,7 @@ class ControlLoop:
         self._chunk_report = ChunkReport(
             engine_config.chunk_strategy, is_default=engine_config.is_default_strategy
         )
-        self._worker_timeout_s = worker_timeout_s
+        self._worker_timeout_s = limits.silence_s
         self._on_ready = on_ready
         self._requests: dict[str, RequestStream] = {}
         self._tracks: dict[str, Track] = {}
@@ -188,22 +194,22 @@ class ControlLoop:
         match action:
             case actions.SendMicrobatch():
                 self.workers.timeline.sent(action)
-                num_stages = len(self.workers.registry.route)
-                self.workers.send(codec.microbatch_orders(action, num_stages))
+                num_stages = len(self.workers.route(action.epoch))
+                self.workers.send(action.epoch, codec.microbatch_orders(action, num_stages))
             case (
                 actions.SendLoad()
                 | actions.SendEndLoad()
                 | actions.SendCommitLoad()
                 | actions.SendCancelLoad()
             ):
-                self.workers.broadcast(codec.load_order(action))
+                self.workers.broadcast(self._one_route.epoch, codec.load_order(action))
             case (
                 actions.SendStore()
                 | actions.SendSavePages()
                 | actions.SendCopyPages()
                 | actions.SendRelease()
             ):
-                self.workers.broadcast(codec.page_order(action))
+                self.workers.broadcast(self._one_route.epoch, codec.page_order(action))
             case actions.MatchPrefix():
                 self._cache.match(action)
             case actions.CheckStored():
@@ -227,7 +233,7 @@ class ControlLoop:
 
     def _commit(self, action: actions.CommitPages) -> None:
         """Report stored pages with the layers of the stage that wrote them."""
-        worker = self.workers.route[action.stage]
+        worker = self.workers.route(self._one_route.epoch)[action.stage]
         namespace = self.workers.namespace
         assert namespace is not None, "pages were stored, so a route stands"
         self._cache.commit(
@@ -278,7 +284,8 @@ class ControlLoop:
         """Log and show how prompts are cut on a new route."""
         self._show_engine()
         now = self.engine.snapshot()
-        self._chunk_report.tell(now.chunk_strategy, now.chunk_strategy_reason, self.workers.fits)
+        fits = self.workers.routes[now.epoch].fits
+        self._chunk_report.tell(now.chunk_strategy, now.chunk_strategy_reason, fits)
 
     def _drop(self, request_id: str) -> None:
         """Forget a request that has ended, but for its timeline."""

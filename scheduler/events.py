@@ -96,7 +96,7 @@ class RequestSpec:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class RouteFormed:
-    """A route stands; earlier epochs are void."""
+    """One more route stands; others stay as they are."""
 
     epoch: int
     """>= 1, above every earlier one."""
@@ -120,9 +120,21 @@ class RouteFormed:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class RouteLost:
-    """The route is gone; nothing of it will be heard again."""
+    """A route is gone; nothing of it will be heard again."""
 
+    epoch: int = 0
     reason: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class RouteAwaited:
+    """No route stands; requests may wait for one. Comes again whenever the prospect changes."""
+
+    wait_s: float
+    """From now; >= 0."""
+    reason: str
+    is_announced: bool
+    """Whether new requests may wait, too."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

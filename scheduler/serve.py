@@ -28,6 +28,7 @@ from scheduler.latency_file import LatencyFile, parse_latency_file
 from scheduler.leadership import AnyLeadership
 from scheduler.model_files import ModelFiles, read_model_files
 from scheduler.page_keying import PageKeying
+from scheduler.prospect import Patience
 from scheduler.server_info import ServedModel
 from scheduler.settings import SchedulerSettings
 from scheduler.stage_fit import check_covers
@@ -35,6 +36,7 @@ from scheduler.standby import RETRY_S
 from scheduler.succession import deeds, new_candidate
 from scheduler.tokenizer import Tokenizer
 from scheduler.validation import Door
+from scheduler.workers import WorkerLimits
 
 _log = structlog.get_logger(__name__)
 _ATTACH_GRACE_S = 1.0
@@ -177,7 +179,12 @@ def _control_loop(
         model_layers=files.num_layers,
         keying=_keying(settings, files),
         hicache=hicache,
-        worker_timeout_s=settings.worker_timeout,
+        limits=WorkerLimits(
+            silence_s=settings.worker_timeout,
+            patience=Patience(
+                takeover_s=settings.takeover_wait, announced_s=settings.drain_timeout
+            ),
+        ),
         on_ready=on_ready,
     )
 

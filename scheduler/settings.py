@@ -100,10 +100,14 @@ class SchedulerSettings(Settings):
     load_min_tokens: Annotated[int, Field(ge=0)] = 256
     """Fewer cached tokens are computed rather than loaded, where the stages' latency is not known:
     where it is, the faster of both is chosen."""
-    worker_timeout: Annotated[float, Field(gt=0)] = 3.0
-    """Seconds of silence after which a worker is given up."""
+    worker_timeout: Annotated[float, Field(gt=0)] = 1.0
+    """Seconds of silence after which a worker is given up; workers say something every 0.25 s."""
+    takeover_wait: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.5
+    """Seconds that requests wait for another worker when one was lost and no attached one can take
+    over; then they end with UNAVAILABLE."""
     drain_timeout: Annotated[float, Field(ge=0)] = 30.0
-    """Seconds that running requests get to finish on SIGTERM."""
+    """Seconds that running requests get to finish on SIGTERM, and that they wait for the successor
+    of a worker that has said it leaves."""
 
     @model_validator(mode="after")
     def _check_lease(self) -> Self:

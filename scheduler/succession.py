@@ -14,7 +14,6 @@ from scheduler.candidate import Candidate, Deeds, Election
 from scheduler.control_loop import ControlLoop
 from scheduler.leadership import Holder, Leadership, LoneLeadership
 from scheduler.mesh_lease import MeshLease
-from scheduler.registry import Phase
 from scheduler.settings import SchedulerSettings
 from scheduler.standby import RETRY_S
 
@@ -40,7 +39,7 @@ def deeds(loop: ControlLoop, internal: GrpcServer) -> Deeds:
         lead=lead,
         step_down=step_down,
         let_go=loop.workers.close,
-        has_route=lambda: loop.workers.registry.phase is not Phase.NONE,
+        has_route=lambda: bool(loop.workers.registry.routes),
     )
 
 

@@ -35,7 +35,7 @@ DTYPES = {
 
 
 def hello_message(
-    identity: Identity, *, data_address: str, transport: str, seen_epoch: int
+    identity: Identity, *, data_address: str, transport: str, seen_epoch: int = 0
 ) -> pb.AttachRequest:
     """Write the first message of a stream."""
     description = identity.description
@@ -65,6 +65,7 @@ def hello_message(
             ],
             profile=map(_profile_point, identity.profile),
             chunk_alignment_tokens=description.chunk_alignment_tokens,
+            peer=identity.peer.address if identity.peer else "",
             seen_epoch=seen_epoch,
         )
     )

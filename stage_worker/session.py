@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
+import threading
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any
@@ -15,7 +17,6 @@ from typing import Any
 import grpc
 import structlog
 
-from chunkmesh.errors import LinkError
 from chunkmesh.transports.base import Transport
 from chunkmesh.v1 import stage_pb2 as pb
 from chunkmesh.v1 import stage_pb2_grpc
@@ -31,14 +32,36 @@ from stage_worker.compute import (
 )
 from stage_worker.highest_term import HighestTerm
 from stage_worker.identity import Identity
-from stage_worker.links import Links
+from stage_worker.links import Links, NotFormed
 from stage_worker.page_io import PageIO
+from stage_worker.place import NOWHERE, SPARE, STAGE, Place, Role
 from stage_worker.silence import Silence
 
 _log = structlog.get_logger(__name__)
 HEARTBEAT_S = 0.25
 _FORMING_S = 60.0
 """Time for pool and links; the scheduler gives up sooner and sends a new Join."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class SessionListener:
+    """Whom a session tells; called on the event loop."""
+
+    connected: Callable[[], None]
+    """A scheduler has answered."""
+    placed: Callable[[Place], None]
+    """What this worker is to the mesh has changed."""
+    crashed: Callable[[BaseException], None]
+    """A bug in a task."""
+
+
+class _Epoch:
+    """A Join that was obeyed, and whether it is still in force."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.is_over = threading.Event()
+        """Read by the compute thread."""
 
 
 class Session:
@@ -52,21 +75,20 @@ class Session:
         compute: Compute,
         page_io: PageIO,
         term: HighestTerm,
-        on_ready: Callable[[bool], None],
-        on_crash: Callable[[BaseException], None],
+        listener: SessionListener,
     ) -> None:
-        """Prepare; run() opens the stream. on_crash hears of bugs in tasks."""
-        self.was_stage = False
-        """Whether this stream has ever formed a route."""
+        """Prepare; run() opens the stream."""
+        self.was_of_use = False
+        """Whether this worker has ever been a stage or a spare on this stream."""
         self._identity = identity
         self._transport = transport
         self._compute = compute
         self._page_io = page_io
         self._term = term
-        self._on_ready = on_ready
-        self._on_crash = on_crash
-        self._epoch: int | None = None
-        """Epoch in which this worker is a connected stage; None while it is none."""
+        self._listener = listener
+        self._epoch = _Epoch(0)
+        """That of the last Join."""
+        self._place = NOWHERE
         self._links: Links | None = None
         self._forming: asyncio.Task[None] | None = None
         self._connect = asyncio.Event()
@@ -75,8 +97,11 @@ class Session:
         self._outbox: deque[pb.AttachRequest] = deque()
         self._news = asyncio.Event()
         self._last_seq_no: int | None = None
+        self._is_connected = False
         self._ended = False
         """Whether the stream is over, so that nothing more is said on it."""
+        self._is_free = asyncio.Event()
+        """Whether the stream is over, or the scheduler has let this worker go."""
 
     def say(self, message: pb.AttachRequest) -> None:
         """Queue a message to the scheduler; on the event loop."""
@@ -88,31 +113,34 @@ class Session:
         self._last_seq_no = ack.seq_no
         self.say(pb.AttachRequest(ack=ack))
 
-    def fault(self, epoch: int, reason: str) -> None:
+    def fault(
+        self, epoch: int, reason: str, side: pb.FaultSide.ValueType = pb.FAULT_SIDE_UNSPECIFIED
+    ) -> None:
         """Report that this worker cannot go on in an epoch."""
-        if self._epoch == epoch:
-            self._set_epoch(None)
-        self.say(pb.AttachRequest(fault=pb.Fault(epoch=epoch, reason=reason)))
+        if self._epoch.number == epoch and self._place.role is Role.STAGE:
+            self._set_place(Place(role=Role.NONE, reason=reason))
+        self.say(pb.AttachRequest(fault=pb.Fault(epoch=epoch, reason=reason, side=side)))
+
+    async def leave(self) -> None:
+        """Ask to be let go, and wait for that or for the stream's end."""
+        if self._is_connected and not self._ended:
+            self.say(pb.AttachRequest(leaving=pb.Leaving()))
+            await self._is_free.wait()
 
     async def run(
-        self,
-        stub: stage_pb2_grpc.StageControlAsyncStub,
-        on_connected: Callable[[], None],
-        silence: Silence | None = None,
+        self, stub: stage_pb2_grpc.StageControlAsyncStub, silence: Silence | None = None
     ) -> None:
-        """Serve one stream until it ends; on_connected hears that it stands.
-
-        Where silence is given the scheduler is left after it.
+        """Serve one stream until it ends, or until the scheduler keeps silence, if that is given.
 
         Raises:
             Silent: the scheduler has said nothing for too long.
-            StaleEpoch: the scheduler is no longer in charge.
             grpc.aio.AioRpcError: the scheduler is gone or refuses this worker.
+            StaleEpoch: the scheduler is no longer in charge.
         """
         self.say(self._hello())
         heart = self._spawn(self._beat())
         call = stub.Attach(self._messages())
-        connecting = self._spawn(_hear_connected(call, on_connected))
+        connecting = self._spawn(self._hear_connected(call))
         try:
             async with silence.bounded() if silence else contextlib.nullcontext():
                 async for response in call:
@@ -124,7 +152,16 @@ class Session:
             connecting.cancel()
             self._ended = True
             self._news.set()
+            self._is_free.set()
+            self._set_place(NOWHERE)
             await self._leave_epoch()
+
+    async def _hear_connected(self, call: grpc.aio.Call) -> None:
+        """Tell when the stream stands; that it does not is told by reading from it."""
+        with contextlib.suppress(grpc.aio.AioRpcError):
+            await call.wait_for_connection()
+            self._is_connected = True
+            self._listener.connected()
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Run a task whose failure ends the worker."""
@@ -136,7 +173,7 @@ class Session:
         """Report a task that ended by an error."""
         error = None if task.cancelled() else task.exception()
         if error is not None:
-            self._on_crash(error)
+            self._listener.crashed(error)
 
     def _hello(self) -> pb.AttachRequest:
         """Say who this is."""
@@ -185,6 +222,10 @@ class Session:
                 self._connect.set()
             case "beat":
                 pass
+            case "stand_by":
+                await self._stand_by(response.stand_by.reason)
+            case "released":
+                self._is_free.set()
             case _:
                 _log.warning("unknown order ignored")
 
@@ -238,14 +279,16 @@ class Session:
             StaleEpoch: the scheduler is no longer in charge.
         """
         self._term.check(join.epoch)
+        self._set_place(Place(role=Role.NONE, reason="the route forms"))
         await self._leave_epoch()
+        self._epoch = _Epoch(join.epoch)
         self._page_io.join(codec.page_format_from(join, self._identity.description))
         self._links = Links(
             join=join,
             transport=self._transport,
             description=self._identity.description,
             peer=self._identity.peer,
-            on_fault=lambda reason: self.fault(join.epoch, reason),
+            on_fault=lambda side, reason: self.fault(join.epoch, reason, side),
             spawn=self._spawn,
         )
         self._connect.clear()
@@ -260,12 +303,14 @@ class Session:
                 self.say(pb.AttachRequest(join_ready=pb.JoinReady(epoch=join.epoch)))
                 await self._connect.wait()
                 formed = await links.connect()
-        except (LinkError, TimeoutError) as error:
-            self.fault(join.epoch, str(error) or "the links did not form in time")
+        except NotFormed as error:
+            self.fault(join.epoch, str(error), error.side)
+            return
+        except TimeoutError:
+            self.fault(join.epoch, "the links did not form in time")
             return
         self._compute.put(UseLinks(inbound=links.inbound, outbound=links.outbound))
-        self.was_stage = True
-        self._set_epoch(join.epoch)
+        self._set_place(STAGE)
         self._last_seq_no = None
         _log.info("stage connected", epoch=join.epoch, stage=join.stage_index)
         joined = pb.Joined(epoch=join.epoch, transport=formed.transport, rtt_us=formed.rtt_us)
@@ -281,13 +326,19 @@ class Session:
                 num_pages=join.num_pages,
                 page_tokens=join.page_tokens,
                 done=lambda: loop.call_soon_threadsafe(ready.set),
+                is_over=self._epoch.is_over.is_set,
             )
         )
         await ready.wait()
 
+    async def _stand_by(self, reason: str) -> None:
+        """Be in no route: a spare if others stand, which is so if there is no reason why not."""
+        await self._leave_epoch()
+        self._set_place(Place(role=Role.NONE, reason=reason) if reason else SPARE)
+
     async def _leave_epoch(self) -> None:
-        """Close the links of the epoch, if there is one."""
-        self._set_epoch(None)
+        """Drop what the compute thread has not begun of the epoch, and close its links."""
+        self._epoch.is_over.set()
         for timer in self._load_timers.values():  # ids come again in the next epoch
             timer.cancel()
         self._load_timers.clear()
@@ -299,15 +350,9 @@ class Session:
             await self._links.close()
             self._links = None
 
-    def _set_epoch(self, epoch: int | None) -> None:
-        """Become a connected stage, or cease to be one."""
-        if epoch != self._epoch:
-            self._epoch = epoch
-            self._on_ready(epoch is not None)
-
-
-async def _hear_connected(call: grpc.aio.Call, on_connected: Callable[[], None]) -> None:
-    """Tell when a stream stands; that it does not is told by reading from it."""
-    with contextlib.suppress(grpc.aio.AioRpcError):
-        await call.wait_for_connection()
-        on_connected()
+    def _set_place(self, place: Place) -> None:
+        """Tell what this worker is now."""
+        self.was_of_use |= place.is_ready
+        if place != self._place:
+            self._place = place
+            self._listener.placed(place)

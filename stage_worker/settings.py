@@ -28,11 +28,13 @@ class WorkerSettings(Settings):
     layers: Layers
     """Decoder layers to serve: 15-29 includes layer 29, 15:30 means the same."""
     peer: Address | None = None
-    """Preferred HOST:PORT of the next stage's data port; the scheduler knows it too."""
+    """Preferred HOST:PORT of the next stage's data port; the scheduler knows it too, and where it
+    knows better --peer costs a warning. Not for the last stage."""
     scheduler: Annotated[tuple[Address, ...], Field(min_length=1)] = (
         HostPort(host="127.0.0.1", port=50052),
     )
-    """HOST:PORT of the scheduler's internal port; several are tried in order."""
+    """HOST:PORT of the scheduler's internal port; several are tried in order, such as those of a
+    scheduler and of another one that would take over from it."""
     data_port: Port = 5001
     """Port at which the stage before connects."""
     port: Port = 50061
@@ -42,6 +44,8 @@ class WorkerSettings(Settings):
     redis_url: tuple[str, ...] = ()
     """Where cached pages are stored, such as redis://127.0.0.1:6379; nothing without it. Given
     several times as for hicache-server, in the same order."""
+    drain_timeout: Annotated[float, Field(ge=0)] = 30.0
+    """Seconds that the scheduler gets on SIGTERM to let others take this worker's place."""
     transport: Literal["ucx", "grpc"] = "ucx"
     """How activations travel."""
     threads: Annotated[int, Field(ge=1)] = 1

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 
 import grpc
+import structlog
 
 from chunkmesh.address import HostPort
 from chunkmesh.dialling import Dialling
@@ -32,12 +33,15 @@ from stage_worker.lost_scheduler import LostScheduler
 from stage_worker.page_io import PageIO
 from stage_worker.page_jobs import LoadResult, PageIOLimits, StoreResult
 from stage_worker.page_store import PageStore
+from stage_worker.place import LEAVING, NOWHERE, Place, Role
+from stage_worker.preferred_peer import PreferredPeer
 from stage_worker.profile_plan import ProfilePoint
-from stage_worker.session import Session
+from stage_worker.session import Session, SessionListener
 from stage_worker.silence import Silence, Silent
 from stage_worker.stage import Stage
 from stage_worker.start_profile import StartProfile
 
+_log = structlog.get_logger(__name__)
 _SILENT_PAUSE_S = 2.0
 """How long a scheduler is left alone that says nothing: to find that out again takes as long."""
 
@@ -68,9 +72,11 @@ class Worker:
         """Prepare; run() serves.
 
         stores are clients of the page store, one for each I/O thread, and owned from here on;
-        without any, nothing is stored. on_ready hears when this becomes a connected stage or
-        ceases to be one.
+        without any, nothing is stored. peer is not used on the last stage. on_ready hears when this
+        becomes a connected stage or a spare, or ceases to be either.
         """
+        self.place = NOWHERE
+        """What this worker is to the mesh."""
         self._lost = LostScheduler()
         self._term = HighestTerm()
         self._transport = transport
@@ -88,7 +94,7 @@ class Worker:
             description=stage.description,
             kv_capacity_tokens=capacity.kv_tokens,
             host_capacity_tokens=capacity.host.num_bytes // stage.description.kv_bytes_per_token,
-            peer=peer,
+            peer=_preferred(peer, stage),
         )
         self._on_ready = on_ready
         self._session: Session | None = None
@@ -128,6 +134,15 @@ class Worker:
             await asyncio.to_thread(self._compute.stop)
             await asyncio.to_thread(self._page_io.close)
 
+    async def leave(self) -> None:
+        """Announce the end of this worker, and wait until the mesh does without it.
+
+        That is at once if it is in no route, or without a scheduler. It attaches to none any more.
+        """
+        self._placed(LEAVING)
+        if self._session is not None:
+            await self._session.leave()
+
     @property
     def lost_reason(self) -> str:
         """Why no scheduler is connected, in words; empty if one is, or none was tried."""
@@ -159,8 +174,11 @@ class Worker:
         while True:
             address, wait_s = dialling.next(time.monotonic())
             await asyncio.sleep(wait_s)
+            await self._until_idle()
+            if self.place is LEAVING:
+                return
             lost = await self._attach(address, has_others=len(schedulers) > 1)
-            if self._session is not None and self._session.was_stage:
+            if self._session is not None and self._session.was_of_use:
                 dialling.served(address)
             now_s = time.monotonic()
             if isinstance(lost, Unavailable) and lost.retry_after_s:
@@ -168,6 +186,14 @@ class Worker:
             else:
                 silent_s = _SILENT_PAUSE_S if isinstance(lost, Silent) else 0.0
                 dialling.failed(address, now_s, at_least_s=silent_s)
+
+    async def _until_idle(self) -> None:
+        """Wait until the compute thread has ended what it is at; one that hangs is of no use."""
+        idle = asyncio.Event()
+        self._compute.put(UseStage(run=lambda _stage: self._loop.call_soon_threadsafe(idle.set)))
+        self._placed(Place(role=Role.NONE, reason="a microbatch of an earlier route still runs"))
+        await idle.wait()
+        self._placed(NOWHERE)
 
     async def _attach(self, address: HostPort, *, has_others: bool) -> ChunkMeshError | None:
         """Serve one stream until it ends; return why it did, if the scheduler was lost."""
@@ -178,13 +204,14 @@ class Worker:
             compute=self._compute,
             page_io=self._page_io,
             term=self._term,
-            on_ready=self._on_ready,
-            on_crash=self._crash,
+            listener=SessionListener(
+                connected=self._lost.connected, placed=self._placed, crashed=self._crash
+            ),
         )
         async with channel(address) as to_scheduler:
             try:
                 stub = stage_pb2_grpc.StageControlStub(to_scheduler)
-                await session.run(stub, self._lost.connected, Silence() if has_others else None)
+                await session.run(stub, Silence() if has_others else None)
             except grpc.aio.AioRpcError as error:
                 lost = from_rpc_error(error)
                 if isinstance(lost, InvalidRequest):
@@ -195,6 +222,14 @@ class Worker:
                 return None
         self._lost.lost(str(address), str(lost))
         return lost
+
+    def _placed(self, place: Place) -> None:
+        """Note what this worker is now; who leaves becomes nothing else."""
+        if self.place is LEAVING or place == self.place:
+            return
+        was_ready, self.place = self.place.is_ready, place
+        if place.is_ready != was_ready:
+            self._on_ready(place.is_ready)
 
     def _acked(self, ack: pb.Ack) -> None:
         """Report a microbatch; on the compute thread."""
@@ -222,3 +257,13 @@ class Worker:
         """Let the open session say something; on the event loop."""
         if self._session is not None:
             say(self._session)
+
+
+def _preferred(peer: str | None, stage: Stage) -> PreferredPeer | None:
+    """Return where a stage would rather send its activations; the last one sends none."""
+    if peer is None:
+        return None
+    if stage.description.is_last:
+        _log.warning("peer ignored", peer=peer, reason="this is the last stage")
+        return None
+    return PreferredPeer(peer)

@@ -89,7 +89,7 @@ class PlayedScheduler:
         self.handle(rules.Tick(has_route=len(self.streams) == self.num_stages), now_s)
         while self._asked is not None:
             asked, self._asked = self._asked, None
-            answer: rules.Event = rules.StoreFailed(reason="gone")
+            answer = rules.StoreFailed(reason="gone")
             if redis.is_up and not self.is_cut_off:
                 answer = redis.answer(asked, self.name, now_s)
             if self.sleeps_before_answer:

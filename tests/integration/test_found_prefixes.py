@@ -194,7 +194,7 @@ async def test_pages_outlive_a_broken_link(tiny: Path, reference: Reference) -> 
         workers = running.control_loop.workers
         epoch = workers.registry.epoch
         fault = stage_pb2.Fault(epoch=epoch, reason="the link broke")
-        workers._hear_fault(workers.registry.route[1], fault)
+        workers._hear_fault(workers.route(epoch)[1].worker_id, fault)
         await running.stands()
         assert workers.registry.epoch > epoch
         assert (expected, 96) == told(await ask(running, PROMPT))

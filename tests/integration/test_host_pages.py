@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -119,8 +120,9 @@ async def test_host_pages_outlive_a_broken_link(tiny: Path, reference: Reference
         assert await ask(running, PROMPT) == (expected, 0)
         workers = running.control_loop.workers
         epoch = workers.registry.epoch
-        first = workers.registry.route[0]
-        workers._decide(workers.registry.fault(first, epoch, "a test says so", 0.0))
+        first = workers.route(epoch)[0].worker_id
+        reason = "a test says so"
+        workers._decide(workers.registry.fault(first, epoch, reason, time.monotonic()))
         async with asyncio.timeout(20):
             while workers.registry.epoch == epoch or running.control_loop.unready_reason():
                 await asyncio.sleep(0.01)

@@ -8,63 +8,52 @@ import itertools
 import pytest
 
 from chunkmesh.layers import LayerRange
-from scheduler.registry import (
-    Phase,
-    Refused,
-    Registry,
+from scheduler.decisions import (
+    Decision,
+    RouteAwaited,
     RouteBroke,
     RouteStands,
     SendConnect,
     SendJoin,
-    WorkerHello,
+    SendReleased,
+    SendStandBy,
 )
+from scheduler.formation import OutboundLink, Phase
+from scheduler.prospect import REFORM_S
+from scheduler.registry import FORMING_S, FaultSide, Registry
+from scheduler.worker_check import Refused
+from tests.hellos import BASE, PATIENCE, hello, joins, new_registry, stand
 
 
-def new_registry(layers: int = 6) -> Registry:
-    """Make a registry whose pairing tokens count up."""
-    tokens = (bytes([n]) * 16 for n in range(1, 200))
-    return Registry(
-        model_layers=layers, page_tokens=16, new_token=lambda: next(tokens), retry_s=1.0
-    )
+def of_kind(kind: type, decisions: list[Decision]) -> list[object]:
+    """Return decisions of one kind."""
+    return [each for each in decisions if isinstance(each, kind)]
 
 
-def hello(worker_id: str, first: int, last: int, *, capacity: int = 160) -> WorkerHello:
-    """Describe a worker of a model of six layers."""
-    return WorkerHello(
-        worker_id=worker_id,
-        protocol_version=1,
-        layers=LayerRange(first=first, last=last),
-        model_layers=6,
-        layer_digests=tuple(bytes([layer]) for layer in range(first, last)),
-        embedding_digest=b"e" if first == 0 else b"",
-        head_digest=b"h" if last == 6 else b"",
-        config_digest=b"c",
-        dtype="float32",
-        hidden_size=8,
-        kv_bytes_per_token=64,
-        kv_capacity_tokens=capacity,
-        data_address=f"host:{worker_id}",
-        transport="memory",
-        device="cpu",
-    )
+def attached(*workers: tuple[str, int, int]) -> Registry:
+    """Make a registry with workers."""
+    registry = new_registry()
+    for worker_id, first, last in workers:
+        registry.attach(hello(worker_id, first, last), 0.0)
+    return registry
 
 
-def stand(registry: Registry, worker_ids: list[str]) -> list[object]:
-    """Answer Join and Connect for all workers; return the last decisions."""
-    decisions: list[object] = []
-    for worker_id in worker_ids:
-        decisions = list(registry.join_ready(worker_id, registry.epoch))
-    assert [type(each) for each in decisions] == [SendConnect] * len(worker_ids)
-    for worker_id in worker_ids:
-        decisions = list(registry.joined(worker_id, registry.epoch, "memory", 5))
-    return decisions
+def pair(*more: tuple[str, int, int]) -> Registry:
+    """Make a registry whose workers a and b are a route that stands; others beside."""
+    registry = attached(("a", 0, 3), ("b", 3, 6))
+    stand(registry, "ab")
+    for worker_id, first, last in more:
+        registry.attach(hello(worker_id, first, last), 0.0)
+    return registry
 
 
 def test_no_route_before_the_layers_are_covered() -> None:
     """A mesh must not serve with a hole in the model, and must name the hole."""
     registry = new_registry()
-    assert registry.attach(hello("b", 3, 6), 0.0) == []
-    assert registry.reason() == "no worker holds layers 0-2"
+    told = registry.attach(hello("b", 3, 6), 0.0)
+    reason = "no worker holds layers 0-2"
+    assert told == [SendStandBy(worker_id="b", reason=reason)]
+    assert registry.reason() == reason
     assert registry.missing() == (LayerRange(first=0, last=3),)
 
 
@@ -72,9 +61,7 @@ def test_a_tiling_forms_a_route_in_layer_order() -> None:
     """Stages follow the layers, whatever the order of arrival; tokens pair neighbours."""
     registry = new_registry()
     registry.attach(hello("b", 3, 6, capacity=100), 0.0)
-    joins = registry.attach(hello("a", 0, 3), 0.0)
-    assert [type(join) for join in joins] == [SendJoin, SendJoin]
-    first, last = joins
+    first, last = registry.attach(hello("a", 0, 3), 0.0)
     assert isinstance(first, SendJoin)
     assert isinstance(last, SendJoin)
     assert (
@@ -91,29 +78,31 @@ def test_a_tiling_forms_a_route_in_layer_order() -> None:
         last.outbound_token,
     ) == ("b", 1, "", b"")
     assert first.num_pages == 6, "the smallest pool counts: 100 tokens are 6 pages of 16"
+    assert first.epoch == last.epoch == BASE + 1, "the term is in the upper half"
 
 
 def test_the_slowest_link_counts() -> None:
     """Chunks are planned for links that all take as long; a round trip is twice the way."""
-    registry = new_registry()
-    assert 0.0 == registry.link_latency_ms()
-    for worker_id, first, last in (("a", 0, 2), ("b", 2, 4), ("c", 4, 6)):
-        registry.attach(hello(worker_id, first, last), 0.0)
-    for worker_id in ("a", "b", "c"):
+    registry = attached(("a", 0, 2), ("b", 2, 4), ("c", 4, 6))
+    for worker_id in "abc":
         registry.join_ready(worker_id, registry.epoch)
     for worker_id, rtt_us in (("a", 300), ("b", 40_000)):
-        registry.joined(worker_id, registry.epoch, "grpc", rtt_us)
-    registry.joined("c", registry.epoch, "", 0)
-    assert 20.0 == registry.link_latency_ms()
+        link = OutboundLink(transport="grpc", rtt_us=rtt_us)
+        registry.joined(worker_id, registry.epoch, link, 0.0)
+    (stands,) = registry.joined("c", registry.epoch, None, 0.0)
+    assert isinstance(stands, RouteStands)
+    assert stands.link_latency_ms == 20.0
 
 
 def test_the_route_stands_after_all_have_joined() -> None:
     """The first microbatch may only follow the last Joined."""
-    registry = new_registry()
-    registry.attach(hello("a", 0, 3), 0.0)
-    registry.attach(hello("b", 3, 6), 0.0)
-    assert registry.reason() != ""
-    (decision,) = stand(registry, ["a", "b"])
+    registry = attached(("a", 0, 3), ("b", 3, 6))
+    assert registry.reason() == "the route is joining"
+    assert registry.join_ready("a", registry.epoch) == []
+    connects = registry.join_ready("b", registry.epoch)
+    assert connects == [SendConnect(worker_id=each, epoch=registry.epoch) for each in "ab"]
+    assert registry.joined("b", registry.epoch, None, 0.0) == []
+    (decision,) = registry.joined("a", registry.epoch, None, 0.0)
     assert isinstance(decision, RouteStands)
     assert decision.worker_ids == ("a", "b")
     assert registry.reason() == ""
@@ -122,11 +111,19 @@ def test_the_route_stands_after_all_have_joined() -> None:
 @pytest.mark.parametrize(("first", "last"), [(2, 6), (0, 2), (1, 3), (2, 4)])
 def test_a_partly_overlapping_range_is_refused(first: int, last: int) -> None:
     """A worker that does not fit the accepted split must not disturb the mesh."""
-    registry = new_registry()
-    registry.attach(hello("a", 0, 3), 0.0)
+    registry = attached(("a", 0, 3))
     with pytest.raises(Refused, match="partly overlap"):
         registry.attach(hello("b", first, last), 0.0)
     assert list(registry.workers) == ["a"]
+
+
+def test_a_refused_worker_leaves_a_standing_route_alone() -> None:
+    """The same for a range that crosses two stages of the mesh that serves."""
+    registry = pair()
+    with pytest.raises(Refused, match="partly overlap"):
+        registry.attach(hello("x", 2, 4), 1.0)
+    assert registry.reason() == ""
+    assert registry.tick(2.0) == []
 
 
 @pytest.mark.parametrize(
@@ -145,77 +142,319 @@ def test_a_worker_that_disagrees_is_refused_with_the_reason(
     change: dict[str, object], text: str
 ) -> None:
     """Stages of different models or settings would compute nonsense together."""
-    registry = new_registry()
-    registry.attach(hello("a", 0, 3), 0.0)
+    registry = attached(("a", 0, 3))
     with pytest.raises(Refused, match=text):
         registry.attach(dataclasses.replace(hello("b", 3, 6), **change), 0.0)  # type: ignore[arg-type]
 
 
-def test_a_replica_with_other_weights_is_refused() -> None:
+@pytest.mark.parametrize(
+    "change", [{"layer_digests": (b"x", b"y", b"z")}, {"embedding_digest": b"x"}]
+)
+def test_a_replica_with_other_weights_is_refused(change: dict[str, object]) -> None:
     """A spare that takes over must continue with the same model."""
-    registry = new_registry()
-    registry.attach(hello("a", 0, 3), 0.0)
-    other = dataclasses.replace(hello("b", 0, 3), layer_digests=(b"x", b"y", b"z"))
+    registry = attached(("a", 0, 3))
+    other = dataclasses.replace(hello("b", 0, 3), **change)  # type: ignore[arg-type]
     with pytest.raises(Refused, match="weights of layers 0-2"):
         registry.attach(other, 0.0)
 
 
-def test_a_lost_worker_breaks_the_route_and_a_spare_forms_the_next() -> None:
-    """A loss voids the epoch; the spare joins a higher one at once."""
+def test_replicas_form_one_more_route_as_soon_as_they_tile() -> None:
+    """More workers are more pipelines; those that stand are not disturbed."""
+    registry = pair()
+    (told,) = registry.attach(hello("c", 0, 3), 1.0)
+    assert told == SendStandBy(worker_id="c", reason=""), "a spare of a mesh that serves"
+    assert joins(registry.attach(hello("d", 3, 6), 1.0)) == {BASE + 2: ["c", "d"]}
+    (stands,) = stand(registry, "cd")
+    assert isinstance(stands, RouteStands)
+    assert [route.epoch for route in registry.standing()] == [BASE + 1, BASE + 2]
+
+
+def test_several_routes_form_at_once() -> None:
+    """Workers that wait for one last layer range are as many routes when it comes twice."""
+    registry = attached(("a", 0, 3), ("b", 0, 3), ("c", 3, 6))
+    assert joins(registry.attach(hello("d", 3, 6), 0.0)) == {BASE + 2: ["b", "d"]}
+
+
+def test_a_lost_worker_breaks_its_route_and_a_spare_forms_the_next() -> None:
+    """The survivor keeps its pages; the spare joins a higher epoch at once."""
+    registry = pair(("s", 3, 6), ("t", 0, 3))
+    # s and t are a route of their own by now
+    stand(registry, "ts")
+    registry.attach(hello("u", 3, 6), 1.0)
+    decisions = registry.lose("b", "gone", 1.0)
+    assert of_kind(RouteBroke, decisions) == [RouteBroke(epoch=BASE + 1, reason="gone")]
+    assert joins(decisions) == {BASE + 3: ["a", "u"]}
+    assert of_kind(RouteAwaited, decisions) == [], "another route stands"
+
+
+def test_survivors_go_before_older_spares() -> None:
+    """Their pages have contents, those of a worker that was never a stage have none."""
+    registry = attached(("o", 0, 3), ("a", 0, 3), ("b", 3, 6))
+    assert registry.routes[BASE + 1].worker_ids == ("o", "b")
+    stand(registry, "ob")
+    decisions = registry.lose("o", "gone", 1.0)
+    assert joins(decisions) == {BASE + 2: ["a", "b"]}
+    stand(registry, "ab")
+    registry.attach(hello("p", 0, 3), 1.0)
+    registry.attach(hello("q", 3, 6), 1.0)
+    stand(registry, "pq")
+    registry.attach(hello("z", 0, 3), 1.0)
+    registry.lose("b", "gone", 2.0)
+    assert joins(registry.attach(hello("r", 3, 6), 3.0)) == {BASE + 4: ["a", "r"]}
+
+
+def test_survivors_without_a_spare_become_spares() -> None:
+    """They hold themselves ready for what comes, and hear why nothing stands."""
+    registry = pair()
+    decisions = registry.lose("b", "gone", 1.0)
+    reason = "no worker holds layers 3-5"
+    assert of_kind(SendStandBy, decisions) == [SendStandBy(worker_id="a", reason=reason)]
+    assert joins(registry.attach(hello("c", 3, 6), 2.0)) == {BASE + 2: ["a", "c"]}
+
+
+def test_a_better_tiling_does_not_regroup_what_stands() -> None:
+    """Requests live where they are: a late --peer, or a spare with more room, changes nothing."""
     registry = new_registry()
-    for worker_id, first, last in (("a", 0, 3), ("b", 3, 6), ("spare", 3, 6)):
-        registry.attach(hello(worker_id, first, last), 0.0)
-    stand(registry, ["a", "b"])
-    broke, *joins = registry.lose("b", "gone", 1.0)
-    assert isinstance(broke, RouteBroke)
-    assert [each.worker_id for each in joins if isinstance(each, SendJoin)] == ["a", "spare"]
-    assert registry.epoch == 2
+    registry.attach(hello("a", 0, 3, peer="host:c"), 0.0)
+    registry.attach(hello("b", 3, 6, capacity=32), 0.0)
+    stand(registry, "ab")
+    told = registry.attach(hello("c", 3, 6, capacity=3200), 1.0)
+    assert told == [SendStandBy(worker_id="c", reason="")]
+    assert registry.tick(100.0) == []
+    assert [route.worker_ids for route in registry.standing()] == [("a", "b")]
+
+
+def test_the_wish_of_a_worker_is_granted_where_it_costs_nothing() -> None:
+    """`--peer` names the next stage as long as that one is free."""
+    registry = attached(("x", 3, 6), ("y", 3, 6))
+    granted = registry.attach(hello("a", 0, 3, peer="host:y"), 0.0)
+    assert joins(granted) == {BASE + 1: ["a", "y"]}
 
 
 def test_loss_of_a_spare_changes_nothing() -> None:
-    """Only workers of the route carry requests."""
-    registry = new_registry()
-    for worker_id, first, last in (("a", 0, 3), ("b", 3, 6), ("spare", 3, 6)):
-        registry.attach(hello(worker_id, first, last), 0.0)
-    stand(registry, ["a", "b"])
-    assert registry.lose("spare", "gone", 1.0) == []
+    """Only workers of a route carry requests."""
+    registry = pair(("s", 3, 6))
+    assert registry.lose("s", "gone", 1.0) == []
     assert registry.reason() == ""
 
 
-def test_a_fault_is_followed_by_a_pause() -> None:
+def test_one_route_is_not_the_other() -> None:
+    """What happens on a route must not touch another one."""
+    registry = pair(("c", 0, 3), ("d", 3, 6))
+    stand(registry, "cd")
+    decisions = registry.lose("c", "gone", 1.0)
+    assert decisions[0] == RouteBroke(epoch=BASE + 2, reason="gone")
+    assert [route.worker_ids for route in registry.standing()] == [("a", "b")]
+    assert registry.fault("c", BASE + 1, "not its route", 1.0) == []
+
+
+def test_a_fault_of_the_same_workers_is_followed_by_pauses_that_double() -> None:
     """A link that cannot stand must not make the mesh form routes without end."""
-    registry = new_registry()
-    registry.attach(hello("a", 0, 3), 0.0)
-    registry.attach(hello("b", 3, 6), 0.0)
-    stand(registry, ["a", "b"])
-    (broke,) = registry.fault("a", 1, "link broke", 10.0)
-    assert isinstance(broke, RouteBroke)
-    assert registry.tick(10.9) == []
-    assert len(registry.tick(11.0)) == 2
-    assert registry.epoch == 2
+    registry = pair()
+    now_s, pauses = 10.0, []
+    for _ in range(7):
+        decisions = registry.fault("a", registry.epoch, "broke", now_s, side=FaultSide.OUTBOUND)
+        assert joins(decisions) == {}
+        failed_s = now_s
+        while not joins(registry.tick(now_s)):
+            now_s = round(now_s + 0.05, 2)
+        pauses.append(round(now_s - failed_s, 2))
+        stand(registry, "ab", now_s=now_s)
+    assert pauses == pytest.approx([0.1, 0.2, 0.4, 0.8, 1.6, 2.0, 2.0], abs=0.051)
+
+
+def test_a_route_that_has_stood_for_a_while_is_trusted_again() -> None:
+    """What failed this morning says nothing about the next failure."""
+    registry = pair()
+    for now_s in (10.0, 20.0):
+        registry.fault("a", registry.epoch, "broke", now_s, side=FaultSide.OUTBOUND)
+        assert joins(registry.tick(now_s + 0.05)) == {}
+        assert joins(registry.tick(now_s + 0.1)) != {}
+        stand(registry, "ab", now_s=now_s + 0.2)
+        assert registry.tick(now_s + 10.2) == []
+
+
+def test_a_fault_before_the_loss_that_caused_it_costs_no_pause() -> None:
+    """The neighbours of a killed worker are often heard before its stream's end."""
+    registry = attached(("a", 0, 2), ("b", 2, 4), ("c", 4, 6))
+    stand(registry, "abc")
+    registry.attach(hello("s", 2, 4), 0.0)
+    registry.fault("c", registry.epoch, "the peer is gone", 1.0, side=FaultSide.INBOUND)
+    epoch = registry.epoch
+    assert registry.routes[epoch].worker_ids == ("a", "s", "c"), "b is avoided at once"
+    assert registry.fault("a", BASE + 1, "the peer is gone", 1.001) == [], "it is known"
+    assert registry.lose("b", "its stream ended", 1.002) == []
+    assert list(registry.routes) == [epoch]
+
+
+def test_a_fault_and_a_loss_without_a_spare_wait_for_no_pause() -> None:
+    """Whoever comes next is not the one that failed."""
+    registry = pair()
+    registry.fault("a", registry.epoch, "the peer is gone", 1.0, side=FaultSide.OUTBOUND)
+    registry.lose("b", "its stream ended", 1.001)
+    assert joins(registry.attach(hello("c", 3, 6), 1.01)) == {BASE + 2: ["a", "c"]}
+
+
+@pytest.mark.parametrize(
+    ("side", "spare", "expected"),
+    [
+        (FaultSide.OUTBOUND, "z", ["a", "b", "z"]),
+        (FaultSide.INBOUND, "x", ["x", "b", "c"]),
+        (FaultSide.INBOUND, "y", ["a", "y", "c"]),
+        (FaultSide.STAGE, "y", ["a", "y", "c"]),
+        (FaultSide.OUTBOUND, "x", None),
+        (FaultSide.STAGE, "z", None),
+    ],
+)
+def test_a_spare_takes_over_at_once_where_it_avoids_what_failed(
+    side: FaultSide, spare: str, expected: list[str] | None
+) -> None:
+    """Another one would not help: then the same workers try again, after a pause."""
+    registry = attached(("a", 0, 2), ("b", 2, 4), ("c", 4, 6))
+    stand(registry, "abc")
+    first = 2 * "xyz".index(spare)
+    registry.attach(hello(spare, first, first + 2), 0.0)
+    formed = joins(registry.fault("b", registry.epoch, "broke", 1.0, side=side))
+    assert formed == ({} if expected is None else {BASE + 2: expected})
 
 
 def test_answers_of_an_old_epoch_are_ignored() -> None:
     """A late JoinReady must not open a route that its sender has left."""
-    registry = new_registry()
-    registry.attach(hello("a", 0, 3), 0.0)
-    registry.attach(hello("b", 3, 6), 0.0)
-    registry.fault("a", 1, "x", 0.0)
+    registry = attached(("a", 0, 3), ("b", 3, 6))
+    registry.fault("a", BASE + 1, "x", 0.0)
     registry.tick(1.0)
-    assert registry.join_ready("a", 1) == []
-    assert registry.join_ready("b", 1) == []
-    assert registry.phase is Phase.JOINING
+    assert registry.epoch == BASE + 2
+    assert registry.join_ready("a", BASE + 1) == []
+    assert registry.join_ready("b", BASE + 1) == []
+    assert registry.joined("a", BASE + 1, None, 0.0) == []
+    assert registry.routes[BASE + 2].phase is Phase.JOINING
 
 
-def test_a_route_that_does_not_form_in_time_is_tried_again() -> None:
-    """A worker that never answers must not block the mesh for ever."""
-    registry = new_registry()
-    registry.attach(hello("a", 0, 3), 0.0)
-    registry.attach(hello("b", 3, 6), 0.0)
-    assert registry.tick(14.0) == []
-    assert registry.tick(15.0) == []
-    assert registry.phase is Phase.NONE
-    assert len(registry.tick(16.0)) == 2
+def test_a_route_that_does_not_form_in_time_is_tried_with_others() -> None:
+    """A worker that never answers must not block the mesh; who answered is not to blame."""
+    registry = attached(("a", 0, 3), ("b", 3, 6), ("s", 3, 6))
+    registry.join_ready("a", registry.epoch)
+    assert registry.tick(FORMING_S - 0.1) == []
+    assert joins(registry.tick(FORMING_S)) == {BASE + 2: ["a", "s"]}
+
+
+def test_who_answers_after_a_while_may_still_serve() -> None:
+    """Without another worker the same ones are tried again."""
+    registry = attached(("a", 0, 3), ("b", 3, 6))
+    decisions = registry.tick(FORMING_S)
+    assert joins(decisions) == {}
+    assert registry.reason() == ("the route forms again soon: its stages did not connect in time")
+    assert joins(registry.tick(FORMING_S + 0.1)) == {BASE + 2: ["a", "b"]}
+
+
+def test_a_worker_that_leaves_hands_over_to_a_spare() -> None:
+    """It is let go at once, and is part of no route again."""
+    registry = pair(("s", 3, 6))
+    decisions = registry.leave("b", 1.0)
+    assert decisions[0] == RouteBroke(epoch=BASE + 1, reason="the worker of layers 3-5 is leaving")
+    assert joins(decisions) == {BASE + 2: ["a", "s"]}
+    assert decisions[-1] == SendReleased(worker_id="b")
+    assert registry.leave("b", 1.1) == [], "it is said once"
+    registry.lose("s", "gone", 2.0)
+    assert list(registry.routes) == []
+    assert registry.reason() == "no worker holds layers 3-5"
+
+
+def test_a_spare_that_leaves_is_let_go_without_a_word_to_others() -> None:
+    """It carries nothing."""
+    registry = pair(("s", 3, 6))
+    assert registry.leave("s", 1.0) == [SendReleased(worker_id="s")]
+    assert registry.lose("s", "its stream ended", 1.1) == []
+
+
+def test_a_route_that_forms_does_without_who_leaves() -> None:
+    """It has never stood, so no request hears of it."""
+    registry = attached(("a", 0, 3), ("b", 3, 6), ("s", 3, 6))
+    decisions = registry.leave("b", 0.5)
+    assert of_kind(RouteBroke, decisions) == []
+    assert joins(decisions) == {BASE + 2: ["a", "s"]}
+
+
+def awaited(decisions: list[Decision]) -> RouteAwaited:
+    """Return the one word about the wait."""
+    (found,) = of_kind(RouteAwaited, decisions)
+    assert isinstance(found, RouteAwaited)
+    return found
+
+
+def test_requests_wait_for_the_takeover_after_a_loss() -> None:
+    """With nobody to take over they must end soon."""
+    told = awaited(pair().lose("b", "gone", 1.0))
+    assert told == RouteAwaited(
+        wait_s=PATIENCE.takeover_s, reason="no worker holds layers 3-5", is_announced=False
+    )
+
+
+def test_requests_wait_longer_where_attached_workers_can_take_over() -> None:
+    """A spare is there: it takes part of a second, unless something is wrong."""
+    told = awaited(pair(("s", 3, 6)).lose("b", "gone", 1.0))
+    assert (told.wait_s, told.reason) == (REFORM_S, "the route is joining")
+
+
+def test_requests_wait_for_the_successor_of_who_left() -> None:
+    """A restart that was announced parks what runs and what comes."""
+    told = awaited(pair().leave("b", 1.0))
+    assert (told.wait_s, told.is_announced) == (PATIENCE.announced_s, True)
+
+
+def test_the_prospect_is_told_when_it_changes_and_only_then() -> None:
+    """A spare that dies while it takes over leaves what is left of the first wait."""
+    registry = pair(("s", 3, 6))
+    registry.lose("b", "gone", 1.0)
+    assert of_kind(RouteAwaited, registry.tick(1.2)) == []
+    told = awaited(registry.lose("s", "gone, too", 1.5))
+    assert told.wait_s == pytest.approx(PATIENCE.takeover_s - 0.5)
+    assert of_kind(RouteAwaited, registry.tick(1.6)) == []
+    told = awaited(registry.attach(hello("c", 3, 6), 9.0))
+    assert told.wait_s == REFORM_S
+
+
+def test_a_link_that_never_stands_does_not_keep_requests_for_ever() -> None:
+    """Each new attempt has its chance within the same wait."""
+    registry = pair()
+    registry.fault("a", registry.epoch, "cut", 1.0, side=FaultSide.OUTBOUND)
+    now_s, waits = 1.0, []
+    while now_s < 20.0:
+        now_s = round(now_s + 0.1, 1)
+        decisions = registry.tick(now_s)
+        if joins(decisions):
+            fault = registry.fault("a", registry.epoch, "cut", now_s, side=FaultSide.OUTBOUND)
+            decisions += fault
+        waits += [now_s + each.wait_s for each in decisions if isinstance(each, RouteAwaited)]
+    assert max(waits) <= max(1.0 + REFORM_S, now_s)
+    assert waits == sorted(waits)
+
+
+def test_no_wait_is_told_before_the_first_route() -> None:
+    """Nobody has requests yet."""
+    registry = attached(("a", 0, 3), ("b", 3, 6))
+    decisions = registry.lose("b", "gone", 1.0)
+    assert of_kind(RouteAwaited, decisions) == []
+
+
+def test_no_wait_is_told_while_another_route_stands() -> None:
+    """Requests move there at once."""
+    registry = pair(("c", 0, 3), ("d", 3, 6))
+    stand(registry, "cd")
+    assert of_kind(RouteAwaited, registry.lose("a", "gone", 1.0)) == []
+    assert awaited(registry.lose("c", "gone", 2.0)).wait_s == PATIENCE.takeover_s
+
+
+def test_spares_hear_when_the_mesh_stops_and_goes_on_to_serve() -> None:
+    """Their health tells the truth: ready to take over, or waiting like everybody."""
+    registry = pair(("s", 0, 3))
+    reason = "no worker holds layers 3-5"
+    told = of_kind(SendStandBy, registry.lose("b", "gone", 1.0))
+    assert told == [SendStandBy(worker_id=each, reason=reason) for each in "as"]
+    told = of_kind(SendStandBy, registry.attach(hello("c", 3, 6), 2.0))
+    assert told == [SendStandBy(worker_id="s", reason="the route is joining")]
+    told = of_kind(SendStandBy, stand(registry, "ac"))
+    assert told == [SendStandBy(worker_id="s", reason="")]
 
 
 def test_the_fingerprint_depends_on_weights_and_not_on_the_split() -> None:
@@ -229,47 +468,50 @@ def test_the_fingerprint_depends_on_weights_and_not_on_the_split() -> None:
     assert prints[0] == prints[1] != b""
 
 
-def _pool_ids(registry: Registry, worker_ids: list[str]) -> tuple[str, ...]:
-    """Let the route form; return the names of its stages' memory."""
-    (stands,) = stand(registry, worker_ids)
+def _pool_ids(registry: Registry, worker_ids: str) -> tuple[str, ...]:
+    """Let the newest route form; return the names of its stages' memory."""
+    (stands, *_) = stand(registry, worker_ids)
     assert isinstance(stands, RouteStands)
     return stands.pool_ids
 
 
 def test_pages_outlive_a_link_that_broke() -> None:
     """The same workers with as many pages keep their contents over an epoch."""
-    registry = new_registry()
-    registry.attach(hello("a", 0, 3), 0.0)
-    registry.attach(hello("b", 3, 6), 0.0)
-    first = _pool_ids(registry, ["a", "b"])
-    registry.fault("a", 1, "link broke", 10.0)
+    registry = attached(("a", 0, 3), ("b", 3, 6))
+    first = _pool_ids(registry, "ab")
+    registry.fault("a", registry.epoch, "link broke", 10.0)
     registry.tick(11.0)
-    assert _pool_ids(registry, ["a", "b"]) == first
+    assert _pool_ids(registry, "ab") == first
     assert len(set(first)) == 2
+
+
+def test_pages_of_survivors_outlive_the_others() -> None:
+    """With a spare in place of one stage only that stage's contents are gone."""
+    registry = attached(("a", 0, 3), ("b", 3, 6), ("s", 3, 6))
+    first = _pool_ids(registry, "ab")
+    registry.lose("b", "gone", 1.0)
+    second = _pool_ids(registry, "as")
+    assert (second[0] == first[0], second[1] == first[1]) == (True, False)
 
 
 def test_pages_do_not_outlive_a_join_with_another_number_of_them() -> None:
     """Even if that route never stood: the worker has made a new pool for it."""
-    registry = new_registry()
-    registry.attach(hello("a", 0, 3), 0.0)
-    registry.attach(hello("b", 3, 6), 0.0)
+    registry = attached(("a", 0, 3), ("b", 3, 6))
     registry.attach(hello("small", 3, 6, capacity=32), 0.0)
-    first = _pool_ids(registry, ["a", "b"])
+    first = _pool_ids(registry, "ab")
     registry.lose("b", "gone", 1.0)
     registry.lose("small", "gone, too", 2.0)
     registry.attach(hello("c", 3, 6), 3.0)
-    assert _pool_ids(registry, ["a", "c"])[0] != first[0]
+    assert _pool_ids(registry, "ac")[0] != first[0]
 
 
 def test_who_attaches_again_has_served_others_meanwhile() -> None:
     """Between its streams a worker may have been another scheduler's stage."""
-    registry = new_registry()
-    registry.attach(hello("a", 0, 3), 0.0)
-    registry.attach(hello("b", 3, 6), 0.0)
-    first = _pool_ids(registry, ["a", "b"])
+    registry = attached(("a", 0, 3), ("b", 3, 6))
+    first = _pool_ids(registry, "ab")
     registry.lose("b", "its stream ended", 1.0)
     registry.attach(hello("b", 3, 6), 2.0)
-    second = _pool_ids(registry, ["a", "b"])
+    second = _pool_ids(registry, "ab")
     assert second[0] == first[0]
     assert second[1] != first[1]
 
@@ -281,6 +523,6 @@ def test_the_smallest_host_memory_counts(host_tokens: tuple[int, int], num_pages
     for name, layers, tokens in zip("ab", ((0, 3), (3, 6)), host_tokens, strict=True):
         told = dataclasses.replace(hello(name, *layers), host_capacity_tokens=tokens)
         registry.attach(told, 0.0)
-    (stands,) = stand(registry, ["a", "b"])
+    (stands,) = stand(registry, "ab")
     assert isinstance(stands, RouteStands)
     assert stands.num_host_pages == num_pages
