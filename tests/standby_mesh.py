@@ -24,7 +24,7 @@ from chunkmesh.retrying import Servers
 from chunkmesh.v1 import generation_pb2 as pb
 
 BIN = Path(sys.executable).parent
-WAIT_S = 60
+WAIT_S = 100
 _PAGE_TOKENS = "16"
 
 
