@@ -26,6 +26,9 @@ from tests.standby_mesh import Load, Scheduler, StandbyMesh, generated
 from tests.valkey import Valkey, running_valkey
 
 TAKE_OVER_S = 5.0
+LONG_TOKENS = 200
+SERVING = health_pb2.HealthCheckResponse.SERVING
+NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +44,7 @@ def mesh(
 ) -> Iterator[StandbyMesh]:
     """Run one mesh for all tests here: whoever is active in the end is so in the next test."""
     folder = tmp_path_factory.mktemp("mesh")
-    with StandbyMesh(tiny, shared_valkey.url, folder).running("--drain-timeout=10") as running:
+    with StandbyMesh(tiny, shared_valkey.url, folder).running("--drain-timeout=60") as running:
         yield running
 
 
@@ -49,6 +52,12 @@ def other_than(mesh: StandbyMesh, scheduler: Scheduler) -> Scheduler:
     """Return the other scheduler."""
     (other,) = (each for each in mesh.schedulers if each is not scheduler)
     return other
+
+
+def long_request() -> pb.GenerateRequest:
+    """Return a request that streams many tokens."""
+    params = pb.SamplingParams(temperature=0, max_new_tokens=LONG_TOKENS, ignore_eos=True)
+    return pb.GenerateRequest(text="Once upon a time", stream=True, sampling_params=params)
 
 
 def test_a_standby_tells_everybody_who_is_active(mesh: StandbyMesh) -> None:
@@ -62,7 +71,7 @@ def test_a_standby_tells_everybody_who_is_active(mesh: StandbyMesh) -> None:
         health: Any = health_pb2_grpc.HealthStub(channel)
         for name in ("", "chunkmesh.v1.Generation"):
             status = health.Check(health_pb2.HealthCheckRequest(service=name), timeout=5).status
-            assert health_pb2.HealthCheckResponse.NOT_SERVING == status
+            assert NOT_SERVING == status
         stub = generation_pb2_grpc.GenerationStub(channel)
         info = stub.GetServerInfo(pb.GetServerInfoRequest(), timeout=5)
         assert (reason, str(active.users)) == (info.reason, info.active_scheduler)
@@ -115,17 +124,41 @@ def test_a_stopped_scheduler_that_wakes_up_harms_nobody(mesh: StandbyMesh) -> No
     assert "serving" == heir.ready()["state"]
 
 
-def test_a_scheduler_that_ends_as_it_should_is_followed_at_once(mesh: StandbyMesh) -> None:
-    """It gives its lease back; no request fails, none has to wait for a lease to end."""
+def test_o28_a_scheduler_that_ends_as_it_should_is_followed_at_once(mesh: StandbyMesh) -> None:
+    """Health is off and new requests are refused at once; streams go on to their ends.
+
+    After that the standby need not wait for a lease to end.
+    """
     active = mesh.active
     heir = other_than(mesh, active)
-    with Load(mesh.servers()).running() as load:
-        load.wait_for(3)
-        assert 0 == active.end(signal.SIGTERM)
+    with (
+        grpc.insecure_channel(str(active.users)) as channel,
+        Load(mesh.servers(), num_clients=1).running() as load,
+    ):
+        health: Any = health_pb2_grpc.HealthStub(channel)
+        watches = [
+            health.Watch(health_pb2.HealthCheckRequest(service=name), timeout=60)
+            for name in ("", "chunkmesh.v1.Generation")
+        ]
+        assert [SERVING] * 2 == [next(watch).status for watch in watches]
+        stub = generation_pb2_grpc.GenerationStub(channel)
+        streams = [stub.Generate(long_request(), timeout=60) for _ in range(3)]
+        begins = [next(stream) for stream in streams]
+        active.running.send_signal(signal.SIGTERM)
+        assert [NOT_SERVING] * 2 == [next(watch).status for watch in watches]
+        with pytest.raises(grpc.RpcError) as refused:
+            list(stub.Generate(pb.GenerateRequest(text="x"), timeout=5))
+        assert "the scheduler is shutting down" == refused.value.details()
+        said = active.ready()
+        assert (False, "draining") == (said["ready"], said["state"])
+        ends = [list(stream)[-1].complete for stream in streams]
+        assert [LONG_TOKENS] * 3 == [end.completion_tokens for end in ends]
+        assert all(begin.HasField("chunk") for begin in begins)
+        assert 0 == active.running.wait(30)
         ended_s = time.monotonic()
         mesh.wait_state(heir, "serving")
         took_s = time.monotonic() - ended_s
-        load.wait_for(4)
+        load.wait_for(2)
     assert ([], 1) == (load.errors, len(set(load.outputs)))
     assert took_s < 2.0, mesh.logs()
     mesh.restart(active)
