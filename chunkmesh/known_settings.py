@@ -45,6 +45,7 @@ SERVICE_NAMES: Mapping[str, frozenset[str]] = {
             "pp_max_micro_batch_size",
             "redis_url",
             "served_model_name",
+            "stage_deadline_floor",
             "takeover_wait",
             "worker_timeout",
         }

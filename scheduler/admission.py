@@ -16,7 +16,8 @@ its pages come back as others end.
 from __future__ import annotations
 
 import bisect
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Iterator
 
 from chunkmesh.errors import ChunkMeshError, InvalidRequest, Overloaded
 from scheduler.engine_config import EngineConfig
@@ -72,42 +73,74 @@ def pages_at_start(request: Request, config: EngineConfig) -> int:
     )
 
 
+def refusal(
+    spec: RequestSpec, config: EngineConfig, *, num_pages: int, num_waiting: int
+) -> ChunkMeshError | None:
+    """Return why a request must not wait for a pool of num_pages behind num_waiting, if so."""
+    limit = config.max_running_requests
+    if spec.num_outputs > limit:
+        return InvalidRequest(
+            f"n is {spec.num_outputs}, at most {limit} outputs run at a time",
+            field="sampling_params.n",
+        )
+    if (error := too_large(spec, config, num_pages)) is not None:
+        return error
+    if num_waiting >= config.max_queued_requests:
+        return Overloaded(
+            f"{num_waiting} requests are waiting, the limit is {config.max_queued_requests}",
+            retry_after_s=OVERLOADED_RETRY_S,
+        )
+    return None
+
+
+def too_large(spec: RequestSpec, config: EngineConfig, num_pages: int) -> InvalidRequest | None:
+    """Return how far a request could outgrow a pool, if so; name what is too much."""
+    prompt_tokens, num_outputs = len(spec.prompt_ids), spec.num_outputs
+    longest = prompt_tokens + spec.max_new_tokens
+    need, alone = (
+        pages_needed(spec, config, num_tokens=longest, num_outputs=n) for n in (num_outputs, 1)
+    )
+    if need <= num_pages:
+        return None
+    if config.pages_for(prompt_tokens) > num_pages:
+        field = "input"
+    else:
+        field = f"sampling_params.{'n' if alone <= num_pages else 'max_new_tokens'}"
+    asked = named_new_tokens(spec.max_new_tokens, spec.asked_new_tokens)
+    given = f"prompt of {prompt_tokens} tokens and {asked}"
+    if num_outputs > 1:
+        given = f"{num_outputs} outputs of a {given}"
+    return InvalidRequest(
+        f"{given} need {need} pages of {config.page_tokens} tokens, the pool has {num_pages}",
+        field=field,
+    )
+
+
 class Admission:
-    """The queue of outputs that have no row: of the highest priority the oldest is served first.
+    """The queue of outputs that have no row on a route: of the highest priority the oldest first.
 
     A new request is younger than all others; one that was preempted takes its old place again.
     """
 
-    def __init__(self, config: EngineConfig) -> None:
+    def __init__(self) -> None:
         """Begin with nobody waiting."""
-        self._config = config
         self._queue: list[Request] = []
         """WAITING and QUEUED outputs, ascending by rank."""
 
     def __len__(self) -> int:
         return len(self._queue)
 
-    def refusal(self, spec: RequestSpec, *, num_pages: int) -> ChunkMeshError | None:
-        """Return why a request must not wait for a pool of num_pages, if so."""
-        limit = self._config.max_running_requests
-        if spec.num_outputs > limit:
-            return InvalidRequest(
-                f"n is {spec.num_outputs}, at most {limit} outputs run at a time",
-                field="sampling_params.n",
-            )
-        if (error := self._too_large(spec, num_pages)) is not None:
-            return error
-        limit = self._config.max_queued_requests
-        if len(self._queue) >= limit:
-            return Overloaded(
-                f"{len(self._queue)} requests are waiting, the limit is {limit}",
-                retry_after_s=OVERLOADED_RETRY_S,
-            )
-        return None
+    def __iter__(self) -> Iterator[Request]:
+        return iter(self._queue)
 
     def add(self, request: Request) -> None:
         """Let an output wait behind all that are served before it."""
         bisect.insort(self._queue, request, key=_rank)
+
+    def first(self, num_requests: int) -> list[Request]:
+        """Return the first outputs that could be admitted now."""
+        queued = (each for each in self._queue if each.state is RequestState.QUEUED)
+        return list(itertools.islice(queued, num_requests))
 
     def remove(self, request: Request) -> None:
         """Take an output out, if it waits."""
@@ -132,30 +165,6 @@ class Admission:
             if request.num_passed >= MAX_PASSED or len(passed) == _LOOK_AHEAD:
                 return None
         return None
-
-    def _too_large(self, spec: RequestSpec, num_pages: int) -> InvalidRequest | None:
-        """Return how far a request could outgrow the pool, if so; name what is too much."""
-        prompt_tokens, num_outputs = len(spec.prompt_ids), spec.num_outputs
-        longest = prompt_tokens + spec.max_new_tokens
-        need, alone = (
-            pages_needed(spec, self._config, num_tokens=longest, num_outputs=n)
-            for n in (num_outputs, 1)
-        )
-        if need <= num_pages:
-            return None
-        if self._config.pages_for(prompt_tokens) > num_pages:
-            field = "input"
-        else:
-            field = f"sampling_params.{'n' if alone <= num_pages else 'max_new_tokens'}"
-        asked = named_new_tokens(spec.max_new_tokens, spec.asked_new_tokens)
-        given = f"prompt of {prompt_tokens} tokens and {asked}"
-        if num_outputs > 1:
-            given = f"{num_outputs} outputs of a {given}"
-        return InvalidRequest(
-            f"{given} need {need} pages of {self._config.page_tokens} tokens, "
-            f"the pool has {num_pages}",
-            field=field,
-        )
 
 
 def _rank(request: Request) -> tuple[int, int, int]:

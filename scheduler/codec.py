@@ -289,6 +289,15 @@ def page_order(action: PageAction) -> pb.AttachResponse:
             return pb.AttachResponse(release=pb.Release(row=action.row))
 
 
+def stage_order(action: LoadAction | PageAction) -> pb.AttachResponse:
+    """Write an order that is the same for every stage."""
+    match action:
+        case SendStore() | SendSavePages() | SendCopyPages() | SendRelease():
+            return page_order(action)
+        case _:
+            return load_order(action)
+
+
 def _store(action: SendStore) -> pb.Store:
     """Write a store."""
     return pb.Store(

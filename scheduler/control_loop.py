@@ -19,17 +19,18 @@ from scheduler import actions, codec, events
 from scheduler.cache_calls import CacheCalls
 from scheduler.cache_report import CacheReport
 from scheduler.chunk_report import ChunkReport
-from scheduler.engine import ROUTE_RETRY_S, Engine
+from scheduler.engine import Engine
 from scheduler.engine_config import EngineConfig
 from scheduler.hicache_client import HiCacheClient
-from scheduler.metrics import count_preemptions, show_pipeline
-from scheduler.one_route import OneRoute
+from scheduler.metrics import RecoveryReport, count_preemptions, show_pipeline
 from scheduler.page_keying import PageKeying
+from scheduler.parked import ROUTE_RETRY_S
 from scheduler.request_stream import RequestStream
 from scheduler.timeline import Track, to_us
 from scheduler.timeline_history import RequestTimeline, TimelineHistory
 from scheduler.worker_stream import WorkerStream
-from scheduler.workers import LOOK_S, WorkerLimits, Workers, new_registry
+from scheduler.worker_streams import LOOK_S
+from scheduler.workers import WorkerLimits, Workers, new_registry
 
 _log = structlog.get_logger(__name__)
 
@@ -47,24 +48,17 @@ class ControlLoop:
         limits: WorkerLimits,
         on_ready: Callable[[bool], None],
     ) -> None:
-        """Start without workers and requests.
-
-        on_ready hears when a route stands or breaks.
-        """
+        """Start without workers and requests; on_ready hears when a route stands or breaks."""
         self.config = engine_config
         self.engine = Engine(engine_config)
-        self._one_route = OneRoute(self._handle)
         self.workers = Workers(
-            registry=new_registry(
-                model_layers=model_layers,
-                page_tokens=engine_config.page_tokens,
-                patience=limits.patience,
-            ),
-            on_event=self._one_route.hear,
+            registry=new_registry(model_layers, engine_config.page_tokens, limits.patience),
+            on_event=self._handle,
             max_microbatch_tokens=engine_config.max_microbatch_tokens,
             keying=keying,
         )
         self._cache_report = CacheReport()
+        self._recovery_report = RecoveryReport()
         self._cache = CacheCalls(hicache, self._handle)
         self._chunk_report = ChunkReport(
             engine_config.chunk_strategy, is_default=engine_config.is_default_strategy
@@ -89,8 +83,8 @@ class ControlLoop:
         try:
             while True:
                 await asyncio.sleep(LOOK_S)
-                self.workers.look_at_clock(self._worker_timeout_s)
-                self._handle(events.Tick())
+                deaf_s = self.workers.look_at_clock(self._worker_timeout_s)
+                self._handle(events.Tick(deaf_s=deaf_s))
                 self._show_engine()
                 self._cache.check()
                 self._cache.renew_leases(time.monotonic())
@@ -122,13 +116,18 @@ class ControlLoop:
         """Why requests cannot run now, in words; empty if they can."""
         return self.workers.registry.reason()
 
+    def refusal_reason(self) -> str:
+        """Why new requests may not even wait, in words; empty if they may."""
+        is_awaited = self.engine.awaits_route(time.monotonic())
+        return "" if is_awaited else self.unready_reason()
+
     def submit(self, spec: events.RequestSpec, stream: RequestStream) -> Track:
         """Begin a request; return when the stages will have worked on it.
 
         Raises:
-            StageUnavailable: no route stands; the text names what is missing.
+            StageUnavailable: no route stands or is awaited; the text names what is missing.
         """
-        reason = self.unready_reason()
+        reason = self.refusal_reason()
         if reason:
             raise StageUnavailable(reason, retry_after_s=ROUTE_RETRY_S)
         track = self.workers.timeline.follow(spec.request_id, arrived_s=stream.arrived_s)
@@ -187,29 +186,29 @@ class ControlLoop:
         if isinstance(event, (events.Stored, events.RouteLost)):
             self._ended.set()
         if isinstance(event, (events.RouteFormed, events.RouteLost)):
-            self._on_ready(isinstance(event, events.RouteFormed))
+            self._on_ready(bool(self.workers.routes))
 
     def _perform(self, action: actions.Action, now_s: float) -> None:
         """Do one action; none of them waits."""
         match action:
             case actions.SendMicrobatch():
                 self.workers.timeline.sent(action)
-                num_stages = len(self.workers.route(action.epoch))
-                self.workers.send(action.epoch, codec.microbatch_orders(action, num_stages))
+                orders = codec.microbatch_orders(action, len(self.workers.route(action.epoch)))
+                self.workers.send(action.epoch, orders)
             case (
                 actions.SendLoad()
                 | actions.SendEndLoad()
                 | actions.SendCommitLoad()
                 | actions.SendCancelLoad()
-            ):
-                self.workers.broadcast(self._one_route.epoch, codec.load_order(action))
-            case (
-                actions.SendStore()
+                | actions.SendStore()
                 | actions.SendSavePages()
                 | actions.SendCopyPages()
                 | actions.SendRelease()
             ):
-                self.workers.broadcast(self._one_route.epoch, codec.page_order(action))
+                self.workers.broadcast(action.epoch, codec.stage_order(action))
+            case actions.FenceStage(epoch=epoch, stage=stage, reason=reason):
+                _log.warning("stage fenced", epoch=epoch, stage=stage, reason=reason)
+                self.workers.fence(epoch, stage, reason)
             case actions.MatchPrefix():
                 self._cache.match(action)
             case actions.CheckStored():
@@ -233,7 +232,7 @@ class ControlLoop:
 
     def _commit(self, action: actions.CommitPages) -> None:
         """Report stored pages with the layers of the stage that wrote them."""
-        worker = self.workers.route(self._one_route.epoch)[action.stage]
+        worker = self.workers.route(action.epoch)[action.stage]
         namespace = self.workers.namespace
         assert namespace is not None, "pages were stored, so a route stands"
         self._cache.commit(
@@ -278,14 +277,15 @@ class ControlLoop:
         count_preemptions(now.num_preemptions - self._num_preemptions)
         self._num_preemptions = now.num_preemptions
         show_pipeline(now)
+        self._recovery_report.show(now, self.engine.recoveries.take_seconds())
         self._cache_report.show(now)
 
     def _tell_chunks(self) -> None:
-        """Log and show how prompts are cut on a new route."""
+        """Log and show how prompts are cut, on the route that stands longest."""
         self._show_engine()
         now = self.engine.snapshot()
-        fits = self.workers.routes[now.epoch].fits
-        self._chunk_report.tell(now.chunk_strategy, now.chunk_strategy_reason, fits)
+        strategy, fits = now.chunk_strategy, next(iter(self.workers.routes.values())).fits
+        self._chunk_report.tell(strategy, now.chunk_strategy_reason, fits)
 
     def _drop(self, request_id: str) -> None:
         """Forget a request that has ended, but for its timeline."""

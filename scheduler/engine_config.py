@@ -55,6 +55,9 @@ class EngineConfig:
     max_chunk_ms: float | None = None
     """Longest microbatch with a chunk that optimal plans while others decode or prefill, > 0; None
     means no limit."""
+    stage_deadline_floor_s: float | None = None
+    """Least time that a stage has for a microbatch, >= 0; 0 sets no deadlines, None is as the
+    devices of a route need (stage_deadlines.py)."""
     context_tokens: int | None = None
     """Longest prompt and output together, >= 1, which dynamic chunks look at; None means none."""
 
@@ -84,6 +87,9 @@ class EngineConfig:
             raise ConfigError(
                 f"dynamic_smooth_factor is {self.dynamic_smooth_factor}, must be in [0, 1]"
             )
+        floor_s = self.stage_deadline_floor_s
+        if floor_s is not None and not 0 <= floor_s < math.inf:
+            raise ConfigError(f"stage_deadline_floor_s is {floor_s}, must be >= 0 and finite")
         if self.max_chunk_ms is not None and not 0 < self.max_chunk_ms < math.inf:
             raise ConfigError(f"max_chunk_ms is {self.max_chunk_ms}, must be above 0 and finite")
 

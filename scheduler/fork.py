@@ -32,6 +32,7 @@ def fork(first: Request, page_tokens: int) -> list[Request]:
             spec=first.spec,
             child=index + 1,
             arrival=first.arrival,
+            epoch=first.epoch,
             state=first.state,
             row=row,
             page_ids=first.page_ids[:num_shared] + list(reserve.page_ids[index : index + 1]),
@@ -45,12 +46,17 @@ def fork(first: Request, page_tokens: int) -> list[Request]:
             generation=first.generation,
             num_pages_stored=num_shared,
             num_preemptions=first.num_preemptions,
+            num_recoveries=first.num_recoveries,
+            num_in_vain=first.num_in_vain,
+            recovered_at=first.recovered_at,
         )
         outputs.append(output)
     return outputs
 
 
-def copies(first: Request, others: Sequence[Request], page_tokens: int) -> list[SendCopyPages]:
+def copies(
+    first: Request, others: Sequence[Request], page_tokens: int, *, epoch: int
+) -> list[SendCopyPages]:
     """Give those of the others that go on their own copy of the prompt's partial page, if any."""
     num_shared = first.prompt_tokens // page_tokens
     if first.prompt_tokens == num_shared * page_tokens:
@@ -61,4 +67,4 @@ def copies(first: Request, others: Sequence[Request], page_tokens: int) -> list[
     if not target_ids:
         return []
     source_ids = (first.page_ids[num_shared],) * len(target_ids)
-    return [SendCopyPages(source_ids=source_ids, target_ids=target_ids)]
+    return [SendCopyPages(epoch=epoch, source_ids=source_ids, target_ids=target_ids)]

@@ -15,13 +15,13 @@ from chunkmesh.v1 import generation_pb2 as pb
 from chunkmesh.v1 import generation_pb2_grpc
 from scheduler import replies, server_info, timeline_history, timeline_replies
 from scheduler.control_loop import ControlLoop
-from scheduler.engine import ROUTE_RETRY_S
 from scheduler.events import RequestSpec
 from scheduler.given_chunks import check_chunk_tokens
 from scheduler.hicache_client import HiCacheClient
 from scheduler.intake import Intake
 from scheduler.leadership import AnyLeadership
 from scheduler.metrics import count_request
+from scheduler.parked import ROUTE_RETRY_S
 from scheduler.request_stream import RequestStream
 from scheduler.server_info import ServedModel
 from scheduler.standby import RETRY_S, check_leads
@@ -144,7 +144,7 @@ class GenerationService(generation_pb2_grpc.GenerationServicer):
             request_id,
             namespace=self._namespace(request),
             pool=KvPoolSize(
-                num_pages=self._loop.engine.snapshot().num_pages,
+                num_pages=self._loop.engine.snapshot().num_route_pages,
                 page_tokens=self._loop.workers.registry.page_tokens,
             ),
         )
@@ -156,15 +156,15 @@ class GenerationService(generation_pb2_grpc.GenerationServicer):
         return spec
 
     def _namespace(self, request: pb.GenerateRequest) -> bytes:
-        """Return the namespace of a request's pages on the route that stands.
+        """Return the namespace of a request's pages on the routes that stand, or stood last.
 
         Raises:
-            StageUnavailable: none stands.
+            StageUnavailable: none stands or is awaited.
         """
-        reason = self._loop.unready_reason()
+        reason = self._loop.refusal_reason()
         namespace = self._namespace_digest(request.cache_salt, tenant=_NOBODY)
         if reason or namespace is None:
-            raise StageUnavailable(reason, retry_after_s=ROUTE_RETRY_S)
+            raise StageUnavailable(reason, retry_after_s=RETRY_S)
         return namespace
 
     def _namespace_digest(self, cache_salt: str, *, tenant: str) -> bytes | None:

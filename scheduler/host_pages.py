@@ -65,12 +65,18 @@ class HostPages:
             self._pages.release(host_ids)
 
     def save(
-        self, namespace: bytes, digests: Sequence[bytes], page_ids: Sequence[int], num_held: int
+        self,
+        namespace: bytes,
+        digests: Sequence[bytes],
+        page_ids: Sequence[int],
+        num_held: int,
+        *,
+        epoch: int,
     ) -> tuple[list[int], SendSavePages | None]:
         """Take in the leading pages of a prompt, full on all devices, as far as there is room.
 
         The first num_held of them are held already. Return the others that are held by now, and
-        the order to copy those that were not here.
+        the order for the epoch's stages to copy those that were not here.
         """
         num_here = self.count(digests, len(digests))
         held = list(self.hold(digests[num_held:num_here]))
@@ -83,6 +89,7 @@ class HostPages:
         end = num_here + num_new
         self._pages.keep(namespace, digests[:end], above + host_ids)
         order = SendSavePages(
+            epoch=epoch,
             digests=tuple(digests[num_here:end]),
             page_ids=tuple(page_ids[num_here:end]),
             host_ids=host_ids,

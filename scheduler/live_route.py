@@ -48,6 +48,8 @@ class LiveRoute:
             pool_ids=stands.pool_ids,
             chunk_alignment_tokens=max(each.chunk_alignment_tokens for each in self.workers),
             link=LinkTime(latency_ms=stands.link_latency_ms),
+            is_on_gpus=all(each.device.startswith("cuda") for each in self.workers),
+            fingerprint=stands.fingerprint,
         )
 
     def stage_of(self, worker_id: str) -> int | None:

@@ -79,8 +79,9 @@ class Load:
 class Loads:
     """The loads of one route: one at most of each request."""
 
-    def __init__(self, *, num_stages: int) -> None:
+    def __init__(self, *, num_stages: int, epoch: int) -> None:
         """Begin with no load."""
+        self._epoch = epoch
         self._num_stages = num_stages
         self._next_id = 0
         self._open: dict[int, Load] = {}
@@ -124,6 +125,7 @@ class Loads:
         )
         self._open[load_id] = self._by_request[request] = load
         return SendLoad(
+            epoch=self._epoch,
             load_id=load_id,
             digests=tuple(request.digests[pages.start : pages.stop]),
             host_ids=host_ids,
@@ -136,7 +138,7 @@ class Loads:
             return []
         load.is_ending = True
         load.deadline_s = min(load.deadline_s, now_s + GRACE_S)
-        return [SendEndLoad(load_id=load.load_id)]
+        return [SendEndLoad(epoch=self._epoch, load_id=load.load_id)]
 
     def loaded(self, event: Loaded, now_s: float) -> Load | None:
         """Take one stage's answer; return the load if it is known now what it has brought.

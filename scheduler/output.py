@@ -97,6 +97,7 @@ def finished(request: Request, ending: Ending, child: int | None = None) -> Fini
         cached_tokens=prefill.start if prefill else 0,
         chunk_tokens=prefill.sent_chunk_tokens if prefill else (),
         num_preemptions=request.num_preemptions,
+        num_recoveries=request.num_recoveries,
     )
 
 

@@ -20,7 +20,7 @@ from scheduler.actions import (
 )
 from scheduler.cache_counts import CacheCounts
 from scheduler.engine_config import EngineConfig
-from scheduler.events import Acked, Loaded, Matched
+from scheduler.events import Acked, Loaded, Matched, RouteFormed
 from scheduler.latency_model import PipelineLatency
 from scheduler.load_choice import LoadChoice, TierRates, Wanted
 from scheduler.load_rates import HOST_PRIOR, LoadRates
@@ -42,12 +42,14 @@ class Prefixes:
         self,
         config: EngineConfig,
         tiers: Tiers,
-        page_bytes: Sequence[int],
+        formed: RouteFormed,
         counts: CacheCounts,
         checks: StoredChecks,
     ) -> None:
-        """Begin with no load; page_bytes is what a page takes on each stage."""
-        self.loads = Loads(num_stages=len(page_bytes))
+        """Begin with no load on a route that was formed."""
+        page_bytes = formed.known_page_bytes
+        self.loads = Loads(num_stages=formed.num_stages, epoch=formed.epoch)
+        self._epoch = formed.epoch
         self.rates = TierRates(
             redis=LoadRates(page_bytes), host=LoadRates(page_bytes, prior=HOST_PRIOR)
         )
@@ -101,6 +103,11 @@ class Prefixes:
         if num_early >= MAX_EARLY_LOADS:
             return []
         return self._start(request, wanted.pages[:num_pages], now_s)
+
+    def num_held_tokens(self, request: Request) -> int:
+        """Return how many leading tokens of an output the workers hold, on devices or hosts."""
+        num_pages = max(self._count_found(request), self._count_host(request))
+        return num_pages * self._config.page_tokens
 
     def has_room(self, request: Request, *, num_pages: int, spare_pages: int) -> bool:
         """Whether an output that needs num_pages can have them, and spare_pages are left free.
@@ -181,13 +188,16 @@ class Prefixes:
         self._counts.loads[load.outcome] += 1
         self._counts.timed_out_loads += load.is_late
         if not pages:
-            return [SendCancelLoad(load_id=load.load_id)], request.num_device_pages
+            return [
+                SendCancelLoad(epoch=self._epoch, load_id=load.load_id)
+            ], request.num_device_pages
         num_host_pages = load.num_host_pages
         num_redis_pages = len(pages) - num_host_pages
         self._counts.host_hit_tokens += num_host_pages * self._config.page_tokens
         self._counts.redis_hit_tokens += num_redis_pages * self._config.page_tokens
         page_ids = tuple(request.page_ids[pages.start : pages.stop])
-        return [SendCommitLoad(load_id=load.load_id, page_ids=page_ids)], pages.stop
+        commit = SendCommitLoad(epoch=self._epoch, load_id=load.load_id, page_ids=page_ids)
+        return [commit], pages.stop
 
     def cancel(self, request: Request) -> list[Action]:
         """Let the stages drop the load of an output that will not use it, if it has one."""
@@ -197,7 +207,7 @@ class Prefixes:
             return []
         self._close(load)
         self._counts.loads["dropped"] += 1
-        return [SendCancelLoad(load_id=load.load_id)]
+        return [SendCancelLoad(epoch=self._epoch, load_id=load.load_id)]
 
     def filled(self, parts: Sequence[Part]) -> list[SendSavePages]:
         """Take in what a microbatch has filled; return what is to be copied to host memory."""
@@ -230,6 +240,7 @@ class Prefixes:
             request.leading_digests(num_full, self._config.page_tokens),
             request.page_ids[:num_full],
             len(request.host_ids),
+            epoch=self._epoch,
         )
         request.host_ids += held
         return order

@@ -3,7 +3,7 @@
 WAITING -> QUEUED -> LOADING -> PREFILL -> DECODE -> FINISHED
    ^          |         |          ^ |       |
    |          +---------|----------+ |       |       FINISHED can follow every state.
-   +---- LEAVING <------+------------+-------+
+   +---- LEAVING <------+------------+-------+       WAITING too, but for it: the route is lost
 
 Of n outputs only the first one exists, and stands for all, until the prompt's first tokens are
 there (fork.py).
@@ -43,12 +43,13 @@ class RequestState(enum.Enum):
     """Its end was told; pages may still wait for microbatches in flight."""
 
 
+_ANY_TIME = (RequestState.WAITING, RequestState.FINISHED)
 _NEXT = {
-    RequestState.WAITING: {RequestState.QUEUED, RequestState.FINISHED},
-    RequestState.QUEUED: {RequestState.LOADING, RequestState.PREFILL, RequestState.FINISHED},
-    RequestState.LOADING: {RequestState.PREFILL, RequestState.LEAVING, RequestState.FINISHED},
-    RequestState.PREFILL: {RequestState.DECODE, RequestState.LEAVING, RequestState.FINISHED},
-    RequestState.DECODE: {RequestState.LEAVING, RequestState.FINISHED},
+    RequestState.WAITING: {RequestState.QUEUED, *_ANY_TIME},
+    RequestState.QUEUED: {RequestState.LOADING, RequestState.PREFILL, *_ANY_TIME},
+    RequestState.LOADING: {RequestState.PREFILL, RequestState.LEAVING, *_ANY_TIME},
+    RequestState.PREFILL: {RequestState.DECODE, RequestState.LEAVING, *_ANY_TIME},
+    RequestState.DECODE: {RequestState.LEAVING, *_ANY_TIME},
     RequestState.LEAVING: {RequestState.WAITING, RequestState.FINISHED},
     RequestState.FINISHED: set[RequestState](),
 }
@@ -127,6 +128,16 @@ class Request:
     """Microbatches naming the row that some stage has not acknowledged."""
     num_preemptions: int = 0
     """How often it gave its pages to others and waited again."""
+    epoch: int | None = None
+    """Of the route that it waits for or runs on; None while none stands."""
+    expected_hit_tokens: int = 0
+    """What that route held of it when it began to wait there; counted where there are several."""
+    num_recoveries: int = 0
+    """How often its route was lost while it ran there, and it waited again."""
+    num_in_vain: int = 0
+    """How many of these came last, one after the other, without any news between them."""
+    recovered_at: int = 0
+    """News that had been told at the last of them."""
     num_passed: int = 0
     """How many that come after it were admitted while it waited for more than they needed."""
 
@@ -231,11 +242,33 @@ class Request:
 
     def wait_again(self) -> None:
         """Go back to where a new request begins, with the output so far as more of a prompt."""
-        self.move(RequestState.WAITING)
-        self.last_prefill = None
-        self.was_matched = self.is_hit_damaged = False
-        self.num_match_pages = self.load_end = self.num_passed = 0
         self.num_preemptions += 1
+        self._begin_again()
+
+    def wait_elsewhere(self) -> None:
+        """Go back to where a new request begins, to wait for another route."""
+        self._begin_again()
+
+    def park(self, *, is_at_fault: bool) -> None:
+        """Go back to where a new request begins, for the route is gone with all it has there.
+
+        is_at_fault says that it may be the cause, if it ran.
+        """
+        if self.row is not None:
+            self.num_recoveries += 1
+            if is_at_fault:
+                self._count_fault()
+        self.row, self.num_in_flight = None, 0
+        self.drop_pages()
+        self.drop_host_pages()
+        self._begin_again()
+
+    @property
+    def left_tokens(self) -> tuple[int, int]:
+        """The range of known tokens that are still to be sent to the stages, maybe empty."""
+        if self.last_prefill is not None:
+            return self.last_prefill.next_start, self.last_prefill.end
+        return self.expected_hit_tokens, self.known_tokens
 
     def drop_pages(self) -> list[int]:
         """Return all pages that it holds, for release, and forget them and who knew of them."""
@@ -288,6 +321,18 @@ class Request:
         """Return the digests of the first pages, whose tokens are all known."""
         self.page_digest(num_pages - 1, page_tokens)
         return tuple(self.digests[:num_pages])
+
+    def _begin_again(self) -> None:
+        self.move(RequestState.WAITING)
+        self.last_prefill = None
+        self.was_matched = self.is_hit_damaged = False
+        self.num_match_pages = self.load_end = self.num_passed = 0
+
+    def _count_fault(self) -> None:
+        """Count a recovery; anew if there was news since the last one."""
+        news = self.told_tokens + self.num_prompt_logprobs + len(self.output_ids)
+        self.num_in_vain = 1 if news > self.recovered_at else self.num_in_vain + 1
+        self.recovered_at = news
 
     def eta_s(self, now_s: float) -> float:
         """Estimate the time until the prompt is computed, from its own rate so far."""

@@ -5,13 +5,19 @@ The engine decides what happens to an output; a route does it and says what the 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TypeVar
+
 from chunkmesh.errors import InvariantViolated
 from scheduler.actions import (
     Action,
     InvalidatePages,
+    SendCommitLoad,
     SendMicrobatch,
+    SendSavePages,
+    SendStore,
 )
-from scheduler.admission import pages_at_start
+from scheduler.admission import Admission, pages_at_start
 from scheduler.batching import describe, next_parts
 from scheduler.budget import Budget, TokenBudget
 from scheduler.cache_counts import CacheCounts
@@ -19,7 +25,7 @@ from scheduler.chunk_choice import budget_for, choose
 from scheduler.chunking import ChunkStrategy
 from scheduler.decode_groups import DecodeGroups
 from scheduler.engine_config import ChunkStrategyName, EngineConfig
-from scheduler.events import Acked, Loaded, RouteFormed, Stored
+from scheduler.events import Acked, RouteFormed
 from scheduler.fork import fork
 from scheduler.given_chunks import given_ends
 from scheduler.loads import Load, Loads
@@ -32,9 +38,12 @@ from scheduler.prefixes import Prefixes, release_lease
 from scheduler.request import Request, RequestState
 from scheduler.rows import Rows
 from scheduler.shortage import Shortage
+from scheduler.stage_deadlines import StageDeadlines
 from scheduler.stored_checks import StoredChecks
 from scheduler.stores import Stores
 from scheduler.tiers import Tiers
+
+_Order = TypeVar("_Order", bound=Action)
 
 
 class Route:
@@ -62,7 +71,7 @@ class Route:
             num_pages=formed.num_pages, num_host_pages=formed.num_host_pages
         )
         self.pages = self.tiers.device
-        self.rows = Rows(config.max_running_requests)
+        self.rows = Rows(config.max_running_requests, epoch=formed.epoch)
         window = config.window(num_stages)
         self.pipeline = Pipeline(num_stages=num_stages, window=window)
         self.groups = DecodeGroups(
@@ -70,10 +79,18 @@ class Route:
             formed.latency,
             max_members=config.max_microbatch_requests,
         )
-        page_bytes = formed.page_bytes or (0,) * num_stages
-        self.stores = Stores(tiers=self.tiers, page_bytes=page_bytes, config=config, counts=counts)
+        self.stores = Stores(
+            epoch=formed.epoch,
+            tiers=self.tiers,
+            page_bytes=formed.known_page_bytes,
+            config=config,
+            counts=counts,
+        )
         self.checks = StoredChecks(self.stores)
-        self.prefixes = Prefixes(config, self.tiers, page_bytes, counts, self.checks)
+        self.prefixes = Prefixes(config, self.tiers, formed, counts, self.checks)
+        self.queue = Admission()
+        """Those who wait for a row here."""
+        self.deadlines = StageDeadlines(formed, config.stage_deadline_floor_s)
         self._running: dict[Request, None] = {}
         """Outputs with a row, in the order of admission."""
         self._prefilling: dict[Request, None] = {}
@@ -85,6 +102,10 @@ class Route:
         shorten_chunks = self.choice.strategy == "optimal"
         self._outlook = Outlook(window=window, shorten_chunks=shorten_chunks)
         self._budget = _budget(formed, config, self.choice.strategy, chunks)
+
+    def outputs(self) -> list[Request]:
+        """Return all that wait or run here."""
+        return [*self._running, *self.queue]
 
     def has_place(self, request: Request) -> bool:
         """Whether rows and pages to begin are free, and a page for each running output beside."""
@@ -106,7 +127,7 @@ class Route:
             request.move(RequestState.LOADING)
         else:
             self._start_prefill(request, hit_pages=hit_pages, now_s=now_s)
-        return [*gone, *actions]
+        return [*self._counted(gone), *self._counted(actions)]
 
     def end_load(self, load: Load, *, now_s: float) -> list[Action]:
         """Let an output go on, if it has its place, behind what its load has brought."""
@@ -116,7 +137,7 @@ class Route:
             return actions if load.expected else [*self.prefixes.use(load)[0], *actions]
         used, hit_pages = self.prefixes.use(load)
         self._start_prefill(request, hit_pages=hit_pages, now_s=now_s)
-        return [*used, *actions]
+        return [*self._counted(used), *actions]
 
     def distrust(self, request: Request) -> list[Action]:
         """Let nobody use what the model has computed for an output that it failed on."""
@@ -160,7 +181,7 @@ class Route:
                 self._prefilling.pop(leaver, None)
             left += self._depart(actions)
             self._shortage.give_pages()
-        return [*actions, *self.stores.gone()], left
+        return [*actions, *self._counted(self.stores.gone())], left
 
     def next_microbatch(self, now_s: float) -> SendMicrobatch | None:
         """Plan and count one more microbatch, if there is room for it and work to do."""
@@ -179,12 +200,15 @@ class Route:
             part.request.num_in_flight += 1
             if not part.request.num_pages_named or part.num_samples > 1:
                 self.rows.name(part.request.rows[: max(part.num_samples, 1)])
+        work, seq_no = work_of(parts), self.pipeline.send(parts)
+        predicted_ms = self.pace.sent(work, now_s)
+        self.deadlines.sent(seq_no, work, predicted_ms, now_s)
         return describe(
             parts,
             epoch=self.epoch,
-            seq_no=self.pipeline.send(parts),
+            seq_no=seq_no,
             page_tokens=self._config.page_tokens,
-            predicted_ms=self.pace.sent(work_of(parts), now_s),
+            predicted_ms=predicted_ms,
         )
 
     def ack(self, acked: Acked, now_s: float) -> tuple[Part, ...] | None:
@@ -196,6 +220,8 @@ class Route:
         parts = self.pipeline.ack(acked)
         self._outlook.forget()
         self.prefixes.restored(acked, now_s)
+        if parts is not None:
+            self.deadlines.acked(acked, now_s)
         if parts is not None and self.pace.acked(acked, now_s) and self.pace.latency:
             self._budget.replace(self.pace.latency)
             self.groups.replace(self.pace.latency)
@@ -217,7 +243,11 @@ class Route:
         for part in parts:
             part.request.num_in_flight -= 1
             self._free_if_gone(part.request)
-        return [*([] if store is None else [store]), *self.stores.gone(), *saves]
+        return [
+            *([] if store is None else [store]),
+            *self._counted(self.stores.gone()),
+            *self._counted(saves),
+        ]
 
     def leave(self, request: Request) -> list[Action]:
         """Take away the row of an output that goes; its pages follow when none is in flight."""
@@ -272,47 +302,21 @@ class Route:
         self._prefilling[request] = None
         self.stores.begin(request)
 
+    def _counted(self, actions: Sequence[_Order]) -> Sequence[_Order]:
+        """Count the pages that orders let the stages copy in their streams; return the orders."""
+        for action in actions:
+            match action:
+                case SendCommitLoad(page_ids=page_ids) | SendSavePages(page_ids=page_ids):
+                    self.deadlines.copied(len(page_ids))
+                case SendStore(pages=pages, in_turn=True):
+                    self.deadlines.copied(len(pages))
+        return actions
+
     def _free_if_gone(self, request: Request) -> None:
         """Give back the pages of an output without a row that has nothing in flight."""
         if request.row is None and not request.num_in_flight:
             self.pages.release(request.drop_pages())
             self.tiers.host.release(request.drop_host_pages())
-
-
-def check_formed(event: RouteFormed, epoch: int) -> None:
-    """Check that a route can follow the one of an earlier epoch.
-
-    Raises:
-        InvariantViolated: it is not newer, or its latency is of another number of stages.
-    """
-    if event.epoch <= epoch:
-        raise InvariantViolated(f"epoch {event.epoch} formed after {epoch}")
-    if event.latency is not None and event.latency.num_stages != event.num_stages:
-        raise InvariantViolated(
-            f"latency of {event.latency.num_stages} stages, the route has {event.num_stages}"
-        )
-
-
-def route_of(message: Acked | Loaded | Stored, latest: Route | None, epoch: int) -> Route | None:
-    """Return the route that a stage speaks of, or None if that is gone.
-
-    Args:
-        message: what it says.
-        latest: the route that stands, if one does.
-        epoch: of the last route that was formed.
-
-    Raises:
-        InvariantViolated: the epoch was never formed or has no such stage.
-    """
-    if message.epoch > epoch:
-        raise InvariantViolated(f"message of epoch {message.epoch}, the latest is {epoch}")
-    if latest is None or message.epoch < latest.epoch:
-        return None
-    if not 0 <= message.stage < latest.num_stages:
-        raise InvariantViolated(
-            f"message of stage {message.stage}, the route has {latest.num_stages}"
-        )
-    return latest
 
 
 def _budget(

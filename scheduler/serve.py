@@ -148,6 +148,7 @@ def _engine_config(settings: SchedulerSettings, context_length: int) -> EngineCo
         max_outstanding_stores=settings.max_outstanding_stores,
         write_policy=settings.hicache_write_policy,
         enable_prefix_caching=settings.enable_prefix_caching,
+        stage_deadline_floor_s=settings.stage_deadline_floor,
         chunk_strategy=settings.wanted_strategy,
         is_default_strategy=not settings.names_strategy,
         dynamic_smooth_factor=settings.dynamic_chunking_smooth_factor,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from chunkmesh import __version__
 from chunkmesh.layers import LayerRange
@@ -18,7 +18,7 @@ from scheduler.leadership import AnyLeadership
 from scheduler.live_route import LiveRoute
 from scheduler.model_files import ModelFiles
 from scheduler.registry import Registry
-from scheduler.snapshot import Snapshot
+from scheduler.snapshot import RouteCounts
 from scheduler.stage_fit import StageFit
 from scheduler.standby import active_users
 from scheduler.worker_hello import WorkerHello
@@ -54,7 +54,8 @@ def server_info(
     registry = loop.workers.registry
     reason = leadership.standby_reason() or loop.unready_reason()
     now = loop.engine.snapshot()
-    live = loop.workers.routes.get(now.epoch)
+    counts = {each.epoch: each for each in now.routes}
+    live = next(iter(loop.workers.routes.values()), None)
     workers = sorted(registry.workers.values(), key=lambda each: each.layers)
     return pb.GetServerInfoResponse(
         ready=not reason,
@@ -77,12 +78,12 @@ def server_info(
         cache=cache_info(now),
         chunk_alignment_tokens=now.chunk_alignment_tokens,
         active_scheduler=active_users(leadership),
-        fits=[] if live is None else _fits(live, now),
-        routes=_routes(loop, now),
+        fits=[] if live is None else _fits(live, counts.get(live.epoch)),
+        routes=_routes(loop, counts),
     )
 
 
-def _routes(loop: ControlLoop, now: Snapshot) -> Iterator[pb.RouteInfo]:
+def _routes(loop: ControlLoop, counts: Mapping[int, RouteCounts]) -> Iterator[pb.RouteInfo]:
     """Describe the routes that stand or form."""
     now_s = time.monotonic()
     for formation in loop.workers.registry.routes.values():
@@ -96,8 +97,8 @@ def _routes(loop: ControlLoop, now: Snapshot) -> Iterator[pb.RouteInfo]:
         if live is not None:
             info.stands = True
             info.stood_ms = round(1000 * (now_s - live.since_s))
-            info.fits.extend(_fits(live, now))
-        if formation.epoch == now.epoch:
+            info.fits.extend(_fits(live, counts.get(live.epoch)))
+        if (now := counts.get(formation.epoch)) is not None:
             info.free_pages = now.num_free_pages
             info.num_requests_running = now.num_running
             info.num_microbatches_in_flight = now.num_in_flight
@@ -133,9 +134,9 @@ def _worker(hello: WorkerHello, registry: Registry) -> pb.WorkerInfo:
     return info
 
 
-def _fits(live: LiveRoute, now: Snapshot) -> list[pb.StageFit]:
+def _fits(live: LiveRoute, now: RouteCounts | None) -> list[pb.StageFit]:
     """Describe how well the latencies of a route are known, by what is planned with now."""
-    if live.epoch != now.epoch:
+    if now is None:
         return [_fit(fit, fit.latency) for fit in live.fits]
     latencies = now.latency.stages if now.latency else [fit.latency for fit in live.fits]
     described = [_fit(fit, latency) for fit, latency in zip(live.fits, latencies, strict=True)]

@@ -102,6 +102,10 @@ class SchedulerSettings(Settings):
     where it is, the faster of both is chosen."""
     worker_timeout: Annotated[float, Field(gt=0)] = 1.0
     """Seconds of silence after which a worker is given up; workers say something every 0.25 s."""
+    stage_deadline_floor: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+    """Least seconds that a stage has for a microbatch before its worker is given up; it has 4 times
+    what is predicted, and 10 times more where nothing is or for a new shape. 2 if not given, 0.5
+    where all stages compute on GPUs; 0 gives up nobody for being slow."""
     takeover_wait: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.5
     """Seconds that requests wait for another worker when one was lost and no attached one can take
     over; then they end with UNAVAILABLE."""

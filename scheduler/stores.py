@@ -56,9 +56,16 @@ class Stores:
     """The stores of one route."""
 
     def __init__(
-        self, *, tiers: Tiers, page_bytes: Sequence[int], config: EngineConfig, counts: CacheCounts
+        self,
+        *,
+        epoch: int,
+        tiers: Tiers,
+        page_bytes: Sequence[int],
+        config: EngineConfig,
+        counts: CacheCounts,
     ) -> None:
         """Begin with no store; page_bytes is what a page takes on each stage, 0 if unknown."""
+        self._epoch = epoch
         self._tiers = tiers
         self._num_stages = len(page_bytes)
         self._pages_at_once = max(1, FLUSH_BYTES // max(*page_bytes, 1))
@@ -194,7 +201,7 @@ class Stores:
         store.lacking |= set(range(len(pages))) - set(indices)
         if not store.waiting:
             self._close(store)
-        return _commits(stage, pages, set(indices) - store.withdrawn)
+        return self._commits(stage, pages, set(indices) - store.withdrawn)
 
     def distrust(self, request: Request) -> tuple[bytes, ...]:
         """Let HiCache not know of what an output has brought to be stored; return its digests.
@@ -238,7 +245,9 @@ class Stores:
         is_pinned: bool = True,
     ) -> SendStore:
         store_id, self._next_id = self._next_id, self._next_id + 1
-        order = SendStore(store_id=store_id, pages=tuple(pages), tier=tier, in_turn=in_turn)
+        order = SendStore(
+            epoch=self._epoch, store_id=store_id, pages=tuple(pages), tier=tier, in_turn=in_turn
+        )
         self._open[store_id] = _Store(
             order=order, is_pinned=is_pinned, waiting=set(range(self._num_stages))
         )
@@ -273,16 +282,15 @@ class Stores:
             page_id=request.page_ids[index],
         )
 
-
-def _commits(
-    stage: int, pages: Sequence[PageToStore], indices: Collection[int]
-) -> list[CommitPages]:
-    """Group what a stage wrote by namespace, in order."""
-    by_namespace: dict[bytes, list[PageToStore]] = {}
-    for index in sorted(indices):
-        page = pages[index]
-        by_namespace.setdefault(page.namespace, []).append(page)
-    return [
-        CommitPages(stage=stage, namespace=namespace, pages=tuple(found))
-        for namespace, found in by_namespace.items()
-    ]
+    def _commits(
+        self, stage: int, pages: Sequence[PageToStore], indices: Collection[int]
+    ) -> list[CommitPages]:
+        """Group what a stage wrote by namespace, in order."""
+        by_namespace: dict[bytes, list[PageToStore]] = {}
+        for index in sorted(indices):
+            page = pages[index]
+            by_namespace.setdefault(page.namespace, []).append(page)
+        return [
+            CommitPages(epoch=self._epoch, stage=stage, namespace=namespace, pages=tuple(found))
+            for namespace, found in by_namespace.items()
+        ]

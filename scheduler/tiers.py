@@ -51,6 +51,8 @@ class Tiers:
         counts.host_evicted_pages += len(host)
         counts.host_dropped_pages += self.host.num_dropped
         self.host.num_dropped = 0
+        if not device and not host:
+            return [], []
         from_device = self._gone(device)
         from_host = self._gone(host)
         lost = {page.digest for page in (*device, *host) if not self._has(page.digest)}

@@ -38,10 +38,9 @@ from scheduler.stage_fit import StageFit
 from scheduler.timeline import Timeline
 from scheduler.worker_hello import WorkerHello
 from scheduler.worker_stream import WorkerStream
+from scheduler.worker_streams import WorkerStreams
 
 _log = structlog.get_logger(__name__)
-LOOK_S = 0.1
-"""Time between two looks at the clock."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +59,7 @@ class Workers:
         self,
         *,
         registry: Registry,
-        on_event: Callable[[events.Event | events.RouteAwaited], None],
+        on_event: Callable[[events.Event], None],
         max_microbatch_tokens: int,
         keying: PageKeying,
     ) -> None:
@@ -72,11 +71,9 @@ class Workers:
         self._on_event = on_event
         self._max_microbatch_tokens = max_microbatch_tokens
         self._keying = keying
-        self._streams: dict[str, WorkerStream] = {}
+        self._streams = WorkerStreams()
         self._fits: dict[str, StageFit] = {}
         """Of attached workers."""
-        self._looked_s = time.monotonic()
-        """When look_at_clock was last called."""
 
     @property
     def routes(self) -> Mapping[int, LiveRoute]:
@@ -113,8 +110,7 @@ class Workers:
         now_s = time.monotonic()
         self.lose(hello.worker_id, "attached again")
         decisions = self.registry.attach(hello, now_s)
-        stream = WorkerStream(worker_id=hello.worker_id, last_heard_s=now_s)
-        self._streams[hello.worker_id] = stream
+        stream = self._streams.open(hello.worker_id, now_s)
         self._fits[hello.worker_id] = fit
         _log.info("worker attached", worker=hello.worker_id, layers=str(hello.layers))
         self._decide(decisions)
@@ -122,7 +118,7 @@ class Workers:
 
     def lose(self, worker_id: str, reason: str, cause: LossCause = "ended") -> None:
         """Give a worker up."""
-        stream = self._streams.pop(worker_id, None)
+        stream = self._streams.pop(worker_id)
         if stream is None:
             return
         self._fits.pop(worker_id)
@@ -134,7 +130,7 @@ class Workers:
             route_metrics.count_lost_worker(cause)
         stream.give_up(reason)
         text = f"the worker of layers {layers} was lost: {reason}"
-        self._decide(self.registry.lose(worker_id, text, time.monotonic()))
+        self._decide(self.registry.lose(worker_id, text, time.monotonic()), cause)
 
     def lose_stream(self, stream: WorkerStream, reason: str, cause: LossCause = "ended") -> None:
         """Give a worker up whose stream ended, unless it has attached again by another one."""
@@ -154,27 +150,22 @@ class Workers:
 
     def close(self, reason: str = "the scheduler is shutting down") -> None:
         """Give all workers up; they will look for another scheduler."""
-        streams, self._streams = self._streams, {}
-        for stream in streams.values():
+        streams = self._streams.pop_all()
+        for stream in streams:
             stream.give_up(reason)
-        for worker_id in streams:
-            self._decide(self.registry.lose(worker_id, reason, time.monotonic()))
+        for stream in streams:
+            self._decide(self.registry.lose(stream.worker_id, reason, time.monotonic()))
 
-    def look_at_clock(self, timeout_s: float) -> None:
+    def look_at_clock(self, timeout_s: float) -> float:
         """Give up workers that have been silent too long; form routes that are due.
 
-        Time in which this loop itself stood still is nobody's silence: what workers said meanwhile
-        is still unread.
+        Return for how long this loop itself stood still.
         """
         now_s = time.monotonic()
-        deaf_s = max(0.0, now_s - self._looked_s - LOOK_S)
-        self._looked_s = now_s
-        for stream in list(self._streams.values()):
-            stream.last_heard_s = min(now_s, stream.last_heard_s + deaf_s)
-            silent_s = now_s - stream.last_heard_s
-            if silent_s > timeout_s:
-                self.lose(stream.worker_id, f"silent for {silent_s:.1f} s", "silent")
+        for worker_id, silent_s in self._streams.silent(now_s, timeout_s):
+            self.lose(worker_id, f"silent for {silent_s:.1f} s", "silent")
         self._decide(self.registry.tick(now_s))
+        return self._streams.deaf_s
 
     def send(self, epoch: int, orders: Sequence[pb.AttachResponse]) -> None:
         """Queue one order for each stage of a route; nothing if it is gone."""
@@ -209,7 +200,7 @@ class Workers:
             case "leaving":
                 layers = str(self.registry.workers[worker_id].layers)
                 _log.info("worker is leaving", worker=worker_id, layers=layers)
-                self._decide(self.registry.leave(worker_id, stream.last_heard_s))
+                self._decide(self.registry.leave(worker_id, stream.last_heard_s), "left")
             case _:
                 pass
 
@@ -253,10 +244,12 @@ class Workers:
         _log.warning("stage fault", worker=worker_id, layers=str(layers), reason=fault.reason)
         text = f"the stage of layers {layers} failed: {fault.reason}"
         side = codec.side_from(fault)
-        self._decide(self.registry.fault(worker_id, fault.epoch, text, time.monotonic(), side=side))
+        now_s = time.monotonic()
+        decisions = self.registry.fault(worker_id, fault.epoch, text, now_s, side=side)
+        self._decide(decisions, "fault")
 
-    def _decide(self, decisions: list[Decision]) -> None:
-        """Do what the registry has decided."""
+    def _decide(self, decisions: list[Decision], cause: events.LossCause = "ended") -> None:
+        """Do what the registry has decided; cause is that of routes that broke."""
         for decision in decisions:
             match decision:
                 case SendJoin():
@@ -268,7 +261,7 @@ class Workers:
                 case RouteStands():
                     self._stands(decision)
                 case RouteBroke():
-                    self._broke(decision)
+                    self._broke(decision, cause)
                 case RouteAwaited():
                     self._await(decision)
                 case _:
@@ -278,17 +271,10 @@ class Workers:
 
     def _join(self, join: SendJoin) -> None:
         """Send a Join with what the whole route has in common."""
-        self.namespace = Namespace(
-            fingerprint=join.fingerprint,
-            kv_dtype=self.registry.workers[join.worker_id].dtype,
-            page_tokens=self.registry.page_tokens,
-            rope=self._keying.rope,
-            secret=self._keying.secret,
-        )
+        dtype, page_tokens = self.registry.workers[join.worker_id].dtype, self.registry.page_tokens
+        self.namespace = self._keying.namespace(join.fingerprint, dtype, page_tokens)
         order = codec.join_order(
-            join,
-            page_tokens=self.registry.page_tokens,
-            max_microbatch_tokens=self._max_microbatch_tokens,
+            join, page_tokens=page_tokens, max_microbatch_tokens=self._max_microbatch_tokens
         )
         self._send(join.worker_id, order)
 
@@ -303,21 +289,17 @@ class Workers:
         self._live.add(live)
         self._on_event(live.formed(self.registry.page_tokens))
 
-    def _broke(self, broke: RouteBroke) -> None:
+    def _broke(self, broke: RouteBroke, cause: events.LossCause) -> None:
         """Tell the engine that nothing more comes of a route."""
         self._live.remove(broke.epoch, broke.reason)
-        self._on_event(events.RouteLost(epoch=broke.epoch, reason=broke.reason))
+        lost = events.RouteLost(epoch=broke.epoch, reason=broke.reason, cause=cause)
+        self._on_event(lost)
 
     def _await(self, awaited: RouteAwaited) -> None:
         """Tell the engine how long requests may wait."""
-        _log.info("route awaited", wait_s=round(awaited.wait_s, 3), reason=awaited.reason)
-        self._on_event(
-            events.RouteAwaited(
-                wait_s=awaited.wait_s,
-                reason=awaited.reason,
-                is_announced=awaited.is_announced,
-            )
-        )
+        wait_s, reason, is_announced = awaited.wait_s, awaited.reason, awaited.is_announced
+        _log.info("route awaited", wait_s=round(wait_s, 3), reason=reason)
+        self._on_event(events.RouteAwaited(wait_s=wait_s, reason=reason, is_announced=is_announced))
 
     def _send(self, worker_id: str, order: pb.AttachResponse) -> None:
         """Queue an order for a worker; give up one that does not take its orders."""
@@ -327,7 +309,7 @@ class Workers:
             asyncio.get_running_loop().call_soon(self.lose_stream, stream, reason)
 
 
-def new_registry(*, model_layers: int, page_tokens: int, patience: Patience) -> Registry:
+def new_registry(model_layers: int, page_tokens: int, patience: Patience) -> Registry:
     """Make a registry with random pairing tokens."""
     return Registry(
         model_layers=model_layers,

@@ -21,15 +21,8 @@ from chunkmesh.transports.base import Transport
 from chunkmesh.v1 import stage_pb2 as pb
 from chunkmesh.v1 import stage_pb2_grpc
 from stage_worker import codec
-from stage_worker.compute import (
-    BeginEpoch,
-    Compute,
-    CopyPages,
-    ForgetRow,
-    SavePages,
-    UseLinks,
-    UseLoad,
-)
+from stage_worker.cache_orders import CacheOrders
+from stage_worker.compute import BeginEpoch, Compute, CopyPages, ForgetRow, UseLinks
 from stage_worker.highest_term import HighestTerm
 from stage_worker.identity import Identity
 from stage_worker.links import Links, NotFormed
@@ -92,8 +85,7 @@ class Session:
         self._links: Links | None = None
         self._forming: asyncio.Task[None] | None = None
         self._connect = asyncio.Event()
-        self._load_timers: dict[int, asyncio.TimerHandle] = {}
-        """Of loads with a time limit that is not over, by id; they may have ended."""
+        self._cache_orders = CacheOrders(compute, page_io)
         self._outbox: deque[pb.AttachRequest] = deque()
         self._news = asyncio.Event()
         self._last_seq_no: int | None = None
@@ -215,7 +207,7 @@ class Session:
             case (
                 "load" | "end_load" | "commit_load" | "cancel_load" | "store" | "save_pages"
             ) as kind:
-                self._obey_cache(kind, response)
+                self._cache_orders.obey(kind, response)
             case "join":
                 await self._join(response.join)
             case "connect":
@@ -228,49 +220,6 @@ class Session:
                 self._is_free.set()
             case _:
                 _log.warning("unknown order ignored")
-
-    def _obey_cache(self, kind: str, response: pb.AttachResponse) -> None:
-        """Carry out an order that concerns cached pages; only copies of pages are in turn."""
-        match kind:
-            case "load":
-                self._load(response.load)
-            case "end_load":
-                self._page_io.end(response.end_load.load_id)
-            case "commit_load":
-                commit = response.commit_load
-                page_ids = tuple(commit.page_ids)
-                self._compute.put(UseLoad(load_id=commit.load_id, page_ids=page_ids))
-            case "cancel_load":
-                self._page_io.cancel(response.cancel_load.load_id)
-            case "save_pages":
-                save = response.save_pages
-                page_ids, host_ids = tuple(save.page_ids), tuple(save.host_ids)
-                self._page_io.host.expect(save.digests, host_ids)
-                self._compute.put(SavePages(page_ids=page_ids, host_ids=host_ids))
-            case _:
-                self._store(response.store)
-
-    def _store(self, store: pb.Store) -> None:
-        """Begin a store, in turn if nothing pins its pages."""
-        pages = codec.store_pages_from(store)
-        if store.in_turn:
-            copies = self._page_io.prepare(store.store_id, pages, from_host=store.from_host)
-            self._compute.put(copies)
-        else:
-            self._page_io.store(store.store_id, pages)
-
-    def _load(self, load: pb.Load) -> None:
-        """Begin a load, and see to its end if it has a time limit."""
-        self._page_io.load(load.load_id, tuple(load.digests), tuple(load.host_ids))
-        if load.timeout_ms:
-            loop = asyncio.get_running_loop()
-            timer = loop.call_later(load.timeout_ms / 1000, self._end_load, load.load_id)
-            self._load_timers[load.load_id] = timer
-
-    def _end_load(self, load_id: int) -> None:
-        """End a load whose time is over."""
-        del self._load_timers[load_id]
-        self._page_io.end(load_id)
 
     async def _join(self, join: pb.Join) -> None:
         """Leave the old epoch and begin to form the new one.
@@ -339,9 +288,7 @@ class Session:
     async def _leave_epoch(self) -> None:
         """Drop what the compute thread has not begun of the epoch, and close its links."""
         self._epoch.is_over.set()
-        for timer in self._load_timers.values():  # ids come again in the next epoch
-            timer.cancel()
-        self._load_timers.clear()
+        self._cache_orders.forget_timers()
         if self._forming is not None:
             self._forming.cancel()
             await asyncio.gather(self._forming, return_exceptions=True)

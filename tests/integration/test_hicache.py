@@ -293,7 +293,9 @@ async def test_a_cache_that_ends_says_so_at_once(valkey: Valkey) -> None:
             await ending.aclose()
             heard += [response.status async for response in watch]
             with pytest.raises(grpc.aio.AioRpcError) as refused:
-                await hicache_pb2_grpc.HiCacheStub(link).GetStats(pb.GetStatsRequest(), timeout=5)
+                await hicache_pb2_grpc.HiCacheStub(link).GetStats(
+                    hicache_pb2.GetStatsRequest(), timeout=5
+                )
     said = health_pb2.HealthCheckResponse
     assert [said.SERVING, said.NOT_SERVING] == heard
     assert grpc.StatusCode.UNAVAILABLE is refused.value.code()

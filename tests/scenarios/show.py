@@ -10,6 +10,7 @@ from scheduler.actions import (
     CheckStored,
     CommitPages,
     Failed,
+    FenceStage,
     Finished,
     InvalidatePages,
     MatchPrefix,
@@ -59,6 +60,8 @@ def show(action: Action) -> str:  # noqa: C901, PLR0911, PLR0912 - one line a ki
             return f"copy pages {_ids(source_ids)} to {_ids(target_ids)}"
         case SendRelease(row=row):
             return f"release row {row}"
+        case FenceStage(stage=stage, reason=reason):
+            return f"fence stage {stage}: {reason}"
         case MatchPrefix(digests=digests):
             return f"match {_name(action)}: {len(digests)} pages"
         case CheckStored(digests=digests):
@@ -137,6 +140,8 @@ def _finished(action: Finished) -> str:
     if action.matched_token_id is not None:
         matched = f" id {action.matched_token_id}"
     preempted = f", preempted {action.num_preemptions}" if action.num_preemptions else ""
+    if action.num_recoveries:
+        preempted += f", recovered {action.num_recoveries}"
     return (
         f"finished {_name(action)}: {action.reason}{matched}, {action.cached_tokens} cached, "
         f"chunks {list(action.chunk_tokens)}{preempted}"

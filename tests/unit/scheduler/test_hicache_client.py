@@ -167,7 +167,9 @@ async def test_a_commit_says_what_its_namespace_stands_for(secret: bytes) -> Non
     async with client_of(servicer, model="tiny") as client:
         for salt in ("", "secret"):
             await client.commit(
-                CommitPages(stage=0, namespace=namespace.digest(cache_salt=salt), pages=()),
+                CommitPages(
+                    epoch=1, stage=0, namespace=namespace.digest(cache_salt=salt), pages=()
+                ),
                 namespace=namespace,
                 layers=LayerRange(first=0, last=2),
                 model_layers=2,

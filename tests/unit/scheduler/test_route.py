@@ -89,7 +89,7 @@ def test_load_of_a_leaver_is_cancelled() -> None:
     route.admit(young, now_s=0.0)
     _decode(route, old, 2)
     actions, _ = route.share_pages()
-    assert actions == [SendCancelLoad(load_id=0), ReleaseLease(lease_id="L")]
+    assert actions == [SendCancelLoad(epoch=1, load_id=0), ReleaseLease(lease_id="L")]
     assert (young.state, young.load_end) == (RequestState.WAITING, 0)
     assert len(old.page_ids) == 2
 

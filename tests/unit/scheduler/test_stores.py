@@ -30,7 +30,7 @@ def _stores(
         max_outstanding_stores=max_outstanding,
         write_policy=policy,
     )
-    return Stores(tiers=tiers, page_bytes=(0, 0), config=config, counts=CacheCounts())
+    return Stores(epoch=1, tiers=tiers, page_bytes=(0, 0), config=config, counts=CacheCounts())
 
 
 def _request(request_id: str, pages: PageAllocator, namespace: bytes = NAMESPACE) -> Request:
@@ -106,7 +106,7 @@ def test_what_leaves_the_devices_is_written_back_unless_host_memory_has_it() -> 
     request = _request("a", tiers.device)
     _hold(tiers, request)
     digests = request.leading_digests(2, 16)
-    tiers.host.save(NAMESPACE, digests, request.page_ids, 0)
+    tiers.host.save(NAMESPACE, digests, request.page_ids, 0, epoch=1)
     tiers.device.release(request.drop_pages())
     tiers.device.allocate(3)
     (order,) = stores.gone()
