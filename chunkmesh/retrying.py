@@ -33,16 +33,20 @@ class Servers:
         """Take note that one of them serves."""
         self._dialling.served(server)
 
-    def begin(self) -> Attempts:
-        """Begin a call."""
-        return Attempts(self._dialling, until_s=time.monotonic() + self._retry_for_s)
+    def begin(self, num_outputs: int = 0) -> Attempts:
+        """Begin a call, which has so many outputs if it is Generate."""
+        until_s = time.monotonic() + self._retry_for_s
+        return Attempts(self._dialling, until_s=until_s, num_outputs=num_outputs)
 
 
 class Attempts:
     """One call, tried until it is answered or its time is over."""
 
-    def __init__(self, dialling: Dialling, *, until_s: float) -> None:
+    def __init__(self, dialling: Dialling, *, until_s: float, num_outputs: int) -> None:
         """Share what is known of the servers with other calls."""
+        self._has_output = False
+        self._num_left = num_outputs
+        """Outputs whose end has not come."""
         self.num_failed = 0
         self._dialling = dialling
         self._until_s = until_s
@@ -51,6 +55,16 @@ class Attempts:
         self.asked = self.server
         """Who was asked last."""
 
+    def heard(self, reply: pb.GenerateResponse) -> None:
+        """Take note of a reply; all but progress is output, which cannot be taken back."""
+        event = reply.WhichOneof("event")
+        self._has_output |= event != "progress"
+        self._num_left -= event == "complete"
+
+    def has_all(self) -> bool:
+        """Whether all outputs came to their ends, so that how the call itself ends is no matter."""
+        return self._has_output and self._num_left <= 0
+
     def answered(self) -> None:
         """Take note of an answer."""
         self._dialling.served(self.server)
@@ -58,6 +72,8 @@ class Attempts:
     def pause_s(self, error: grpc.RpcError) -> float | None:
         """Choose whom to ask next, and return how long to wait for that; None if it is too late."""
         self.asked = self.server
+        if self._has_output:
+            return None
         if error.code() is not grpc.StatusCode.UNAVAILABLE:
             return None
         self.num_failed += 1
@@ -70,8 +86,3 @@ class Attempts:
             self._dialling.refused(self.server, now_s, retry_after_s=after_s)
         self.server, wait_s = self._dialling.next(now_s)
         return wait_s if now_s + wait_s < self._until_s else None
-
-
-def has_output(reply: pb.GenerateResponse) -> bool:
-    """Whether a reply is more than progress, so that its call cannot be made again."""
-    return reply.WhichOneof("event") != "progress"

@@ -23,7 +23,7 @@ from chunkmesh.bench.record import RequestRecord
 from chunkmesh.bench.request_log import RequestLog
 from chunkmesh.errors import Unavailable
 from chunkmesh.grpc_client import channel
-from chunkmesh.retrying import Attempts, Servers, has_output
+from chunkmesh.retrying import Attempts, Servers
 from chunkmesh.v1 import generation_pb2 as pb
 from chunkmesh.v1 import generation_pb2_grpc
 
@@ -160,7 +160,7 @@ class Load:
         """Run one request to its end, when it is its turn."""
         async with self._turns:
             log.sent(self._now_s())
-            attempts = self._servers.begin()
+            attempts = self._servers.begin(num_outputs=1)
             while True:
                 its_stubs = stubs[attempts.server]
                 pause_s = await self._try(
@@ -181,17 +181,17 @@ class Load:
         attempts: Attempts,
     ) -> float | None:
         """Run one request once; return how long to wait before it is sent again, if it is."""
-        has_begun = False
         call = stub.Generate(request, timeout=self._plan.request_timeout_s)
         try:
             async for response in call:
-                has_begun |= has_output(response)
+                attempts.heard(response)
                 log.arrived(response, self._now_s())
         except grpc.aio.AioRpcError as error:
-            pause_s = None if has_begun else attempts.pause_s(error)
-            if pause_s is None:
-                log.failed(error.code().name, error.details() or "")
-            return pause_s
+            if not attempts.has_all():
+                pause_s = attempts.pause_s(error)
+                if pause_s is None:
+                    log.failed(error.code().name, error.details() or "")
+                return pause_s
         attempts.answered()
         log.ended()
         return None

@@ -13,7 +13,7 @@ import grpc
 from chunkmesh.address import HostPort
 from chunkmesh.errors import ChunkMeshError, Unavailable
 from chunkmesh.grpc_options import CLIENT_OPTIONS
-from chunkmesh.retrying import Servers, has_output
+from chunkmesh.retrying import Servers
 from chunkmesh.status import DETAILS_KEY, from_rpc_error
 from chunkmesh.v1 import generation_pb2 as pb
 from chunkmesh.v1 import generation_pb2_grpc, hicache_pb2, hicache_pb2_grpc
@@ -59,16 +59,18 @@ class GenerationClient:
             ChunkMeshError: what the scheduler says, that nobody answers, or not within timeout_s.
         """
         until_s = None if timeout_s is None else time.monotonic() + timeout_s
-        attempts, has_begun = self._servers.begin(), False
+        attempts = self._servers.begin(_num_outputs(request))
         while True:
             left_s = None if until_s is None else max(0.0, until_s - time.monotonic())
             call = self._stub(attempts.server).Generate(request, timeout=left_s)
             try:
                 for reply in call:
-                    has_begun |= has_output(reply)
+                    attempts.heard(reply)
                     yield reply
             except grpc.RpcError as error:
-                pause_s = None if has_begun else attempts.pause_s(error)
+                if attempts.has_all():
+                    return
+                pause_s = attempts.pause_s(error)
                 if pause_s is None:
                     raise _own_error(error, attempts.asked) from error
             else:
@@ -159,6 +161,10 @@ def new_servers(addresses: Sequence[HostPort], retry_for_s: float | None) -> Ser
     if retry_for_s is None:
         retry_for_s = _RETRY_FOR_S if len(addresses) > 1 else 0.0
     return Servers(addresses, retry_for_s=retry_for_s)
+
+
+def _num_outputs(request: pb.GenerateRequest) -> int:
+    return request.sampling_params.n or 1
 
 
 def count_stored_pages(hicache: HostPort) -> int:

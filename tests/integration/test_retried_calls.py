@@ -45,6 +45,9 @@ class Breaking(FakeGeneration):
                     self.error = None
             yield reply
             num_sent += 1
+        if is_first and num_sent == self._num_replies:
+            self.error = LOST
+            await self._fail_if_told(context)
 
 
 @contextlib.contextmanager
@@ -120,6 +123,13 @@ def test_a_call_that_has_brought_a_token_is_not_made_again() -> None:
         assert script()[:2] == [next(replies), next(replies)]
         with pytest.raises(Unavailable, match="the scheduler has gone"):
             next(replies)
+    assert 1 == len(server.requests)
+
+
+def test_an_answer_that_came_whole_is_no_error() -> None:
+    """A scheduler may be killed between its last word and the end of the call."""
+    with closing(Breaking(len(script()))) as server, client(server) as to_mesh:
+        assert script() == list(to_mesh.generate(pb.GenerateRequest(text="x")))
     assert 1 == len(server.requests)
 
 

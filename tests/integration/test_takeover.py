@@ -25,6 +25,8 @@ from scheduler.leadership import TTL_S
 from tests.standby_mesh import Load, Scheduler, StandbyMesh, generated
 from tests.valkey import Valkey, running_valkey
 
+pytestmark = pytest.mark.timeout(300)
+
 TAKE_OVER_S = 5.0
 LONG_TOKENS = 200
 SERVING = health_pb2.HealthCheckResponse.SERVING
