@@ -21,6 +21,9 @@ class WorkerStreams:
         self.deaf_s = 0.0
         """How long the event loop stood still before that."""
 
+    def __len__(self) -> int:
+        return len(self._streams)
+
     def open(self, worker_id: str, now_s: float) -> WorkerStream:
         """Make a worker's stream."""
         stream = WorkerStream(worker_id=worker_id, last_heard_s=now_s)

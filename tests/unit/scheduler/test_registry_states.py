@@ -41,6 +41,8 @@ class Workers(RuleBasedStateMachine):
         self.released: set[str] = set()
         self.pools: dict[str, tuple[int, str | None]] = {}
         """Pages of each worker's pool, and its name once it is known."""
+        self.known_pools: set[str] = set()
+        """All names that were ever given."""
         self.wait_until_s: float | None = None
 
     @initialize(split=st.sampled_from(_SPLITS))
@@ -89,15 +91,26 @@ class Workers(RuleBasedStateMachine):
         epoch = self.joins[name].epoch - (1 if is_late else 0)
         self._take(self.registry.fault(name, epoch, "broke", self.now_s, side=side))
 
+    @rule()
+    def stand(self) -> None:
+        """All workers of all routes that form answer."""
+        for route in list(self.registry.routes.values()):
+            self._answer(route.epoch, list(route.worker_ids), len(route.worker_ids))
+
     @precondition(lambda self: self.joins)
     @rule(data=st.data())
     def answer(self, data: st.DataObject) -> None:
-        """All workers of a route that forms answer, or but one of them."""
+        """Some workers of a route that forms connect, in any order."""
         epoch = data.draw(st.sampled_from(sorted({each.epoch for each in self.joins.values()})))
         names = [name for name, join in self.joins.items() if join.epoch == epoch]
-        for name in data.draw(st.permutations(names)):
+        num_joined = data.draw(st.integers(0, len(names)))
+        self._answer(epoch, data.draw(st.permutations(names)), num_joined)
+
+    def _answer(self, epoch: int, names: list[str], num_joined: int) -> None:
+        """Let all be ready, and so many of them connect."""
+        for name in names:
             self._take(self.registry.join_ready(name, epoch))
-        for name in data.draw(st.permutations(names))[: data.draw(st.integers(0, len(names)))]:
+        for name in names[:num_joined]:
             link = OutboundLink(transport="memory", rtt_us=1)
             self._take(self.registry.joined(name, epoch, link, self.now_s))
 
@@ -201,8 +214,8 @@ class Workers(RuleBasedStateMachine):
         self.standing[stands.epoch] = stands.worker_ids
         for worker_id, pool_id in zip(stands.worker_ids, stands.pool_ids, strict=True):
             num_pages, name = self.pools[worker_id]
-            others = [other for _, other in self.pools.values() if other is not None]
-            assert name == pool_id if name is not None else pool_id not in others
+            assert name == pool_id if name is not None else pool_id not in self.known_pools
+            self.known_pools.add(pool_id)
             self.pools[worker_id] = (num_pages, pool_id)
 
 
