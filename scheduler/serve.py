@@ -97,7 +97,6 @@ async def running(settings: SchedulerSettings) -> AsyncIterator[RunningScheduler
         internal_address = await stack.enter_async_context(
             internal.listening(settings.listen("internal_port"), grace_s=_ATTACH_GRACE_S)
         )
-        stack.callback(loop.workers.close)
         tasks = await stack.enter_async_context(asyncio.TaskGroup())
         clock = tasks.create_task(loop.run())
         stack.callback(clock.cancel)
@@ -123,7 +122,6 @@ async def running(settings: SchedulerSettings) -> AsyncIterator[RunningScheduler
         service.draining = True
         users.set_serving(serving=False)
         await _drain(loop, settings.drain_timeout)
-        loop.fail_all(Unavailable("the scheduler has shut down", retry_after_s=RETRY_S))
 
 
 def _model_name(settings: SchedulerSettings) -> str:
@@ -250,5 +248,6 @@ async def _drain(loop: ControlLoop, timeout_s: float) -> None:
             await loop.write_back()
     if loop.num_requests:
         _log.warning("requests cut off by shutdown", num_requests=loop.num_requests)
+        loop.fail_all(Unavailable("the scheduler has shut down", retry_after_s=RETRY_S))
     if num_pages := loop.engine.snapshot().num_unwritten_pages:
         _log.warning("pages not written back by shutdown", num_pages=num_pages)
