@@ -6,6 +6,7 @@ ChunkMeshError
 +-- ConfigError           a setting or a file that start-up cannot work with
 +-- Unavailable           nobody can serve this now; trying again may help
 |   +-- StageUnavailable  a stage of the route is missing or was lost
+|   +-- Standby           this scheduler does not lead its mesh
 +-- Overloaded            refused at the door; try again later
 +-- StaleEpoch            a message of an earlier epoch
 +-- LinkError             an activation link broke, or its peer broke the protocol
@@ -49,6 +50,17 @@ class Unavailable(ChunkMeshError):
 
 class StageUnavailable(Unavailable):
     """A stage of the route is missing or was lost; the text names its layers."""
+
+
+class Standby(Unavailable):
+    """This scheduler does not lead its mesh: ask the one that does, or try again."""
+
+    def __init__(
+        self, message: str, *, retry_after_s: float | None = None, active: str = ""
+    ) -> None:
+        """Keep the address of the scheduler that leads; empty if nobody knows one."""
+        super().__init__(message, retry_after_s=retry_after_s)
+        self.active = active
 
 
 class Overloaded(Unavailable):

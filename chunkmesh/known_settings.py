@@ -14,6 +14,7 @@ COMMON_NAMES = frozenset({"host", "log_level", "log_format"})
 SERVICE_NAMES: Mapping[str, frozenset[str]] = {
     "scheduler": frozenset(
         {
+            "advertise_host",
             "cache_secret_file",
             "chunk_strategy",
             "chunked_prefill_size",
@@ -36,11 +37,13 @@ SERVICE_NAMES: Mapping[str, frozenset[str]] = {
             "max_outstanding_stores",
             "max_queued_requests",
             "max_running_requests",
+            "mesh_name",
             "model_path",
             "page_size",
             "port",
             "pp_async_batch_depth",
             "pp_max_micro_batch_size",
+            "redis_url",
             "served_model_name",
             "stage_deadline_floor",
             "takeover_wait",

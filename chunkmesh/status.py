@@ -1,7 +1,7 @@
 """The one table between errors and gRPC statuses, for servers and for clients.
 
-A status carries google.rpc details: ErrorInfo with the reason, BadRequest with the field at
-fault, RetryInfo where trying again may help.
+A status carries google.rpc details: ErrorInfo with the reason, and for a standby the address of the
+active scheduler; BadRequest with the field at fault; RetryInfo where trying again may help.
 Source: https://cloud.google.com/apis/design/errors#error_model
 """
 
@@ -28,11 +28,14 @@ from chunkmesh.errors import (
     Overloaded,
     StageUnavailable,
     StaleEpoch,
+    Standby,
     Unavailable,
 )
 
 DOMAIN = "chunkmesh"
 DETAILS_KEY = "grpc-status-details-bin"
+_ACTIVE = "active"
+"""Key of ErrorInfo's metadata: HOST:PORT of the scheduler to ask instead."""
 _MAX_MESSAGE_CHARACTERS = 1000  # it travels twice in the trailers, which peers cap at 8 KiB
 
 _Detail = TypeVar("_Detail", bound=Message)
@@ -42,6 +45,7 @@ _CODES: Mapping[type[ChunkMeshError], tuple[grpc.StatusCode, str]] = {
     NotFound: (grpc.StatusCode.NOT_FOUND, "NOT_FOUND"),
     ConfigError: (grpc.StatusCode.FAILED_PRECONDITION, "CONFIG_ERROR"),
     StageUnavailable: (grpc.StatusCode.UNAVAILABLE, "STAGE_UNAVAILABLE"),
+    Standby: (grpc.StatusCode.UNAVAILABLE, "STANDBY"),
     Overloaded: (grpc.StatusCode.RESOURCE_EXHAUSTED, "OVERLOADED"),
     Unavailable: (grpc.StatusCode.UNAVAILABLE, "UNAVAILABLE"),
     StaleEpoch: (grpc.StatusCode.ABORTED, "STALE_EPOCH"),
@@ -88,7 +92,10 @@ def to_status(error: ChunkMeshError) -> RpcStatus:
     )
     message = str(error)[:_MAX_MESSAGE_CHARACTERS]
     status = status_pb2.Status(code=code.value[0], message=message)
-    status.details.add().Pack(error_details_pb2.ErrorInfo(reason=reason, domain=DOMAIN))
+    info = error_details_pb2.ErrorInfo(reason=reason, domain=DOMAIN)
+    if isinstance(error, Standby) and error.active:
+        info.metadata[_ACTIVE] = error.active
+    status.details.add().Pack(info)
     if isinstance(error, InvalidRequest) and error.field:
         violation = error_details_pb2.BadRequest.FieldViolation(
             field=error.field, description=message
@@ -117,6 +124,8 @@ def from_rpc_error(error: grpc.RpcError) -> ChunkMeshError:
     if issubclass(kind, Unavailable):
         retry = _find(error_details_pb2.RetryInfo(), details)
         after_s = retry.retry_delay.ToNanoseconds() / 1e9 if retry.HasField("retry_delay") else None
+        if issubclass(kind, Standby):
+            return kind(message, retry_after_s=after_s, active=info.metadata.get(_ACTIVE, ""))
         return kind(message, retry_after_s=after_s)
     return kind(message)
 

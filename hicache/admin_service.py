@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable
 
 from chunkmesh.errors import CacheFault, InvalidRequest
+from chunkmesh.store_thread import StoreThread
 from chunkmesh.stored_page import StoredPage
 from chunkmesh.v1 import hicache_pb2 as pb
 from hicache import codec
@@ -24,7 +25,6 @@ from hicache.kept_state import KeptState
 from hicache.runs import PickedRuns
 from hicache.selection import Everything, Selection
 from hicache.slices import in_slices
-from hicache.store_thread import StoreThread
 from hicache.tallies import Amount, Removal
 from hicache.watcher import RedisWatcher
 

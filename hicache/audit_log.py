@@ -14,7 +14,7 @@ import structlog
 
 from chunkmesh.errors import CacheFault
 from chunkmesh.kv_admin import KvAdmin
-from hicache.store_thread import StoreThread
+from chunkmesh.store_thread import StoreThread
 
 KEY = b"cm-audit"
 MAX_ENTRIES = 10_000

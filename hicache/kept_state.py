@@ -17,8 +17,8 @@ from chunkmesh.errors import CacheFault
 from chunkmesh.kv_admin import KvAdmin
 from chunkmesh.kv_store import KvStore
 from chunkmesh.pages import DIGEST_BYTES
+from chunkmesh.store_thread import StoreThread
 from hicache.cache import PrefixCache
-from hicache.store_thread import StoreThread
 
 PINS = b"cm-pins"
 """Hash: digest in hex -> Unix time in ms at which the pin ends, 0 for never."""

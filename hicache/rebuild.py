@@ -8,11 +8,11 @@ import time
 import structlog
 
 from chunkmesh.errors import CacheFault
+from chunkmesh.store_thread import StoreThread
 from hicache.cache import PrefixCache
 from hicache.kept_infos import KeptInfos
 from hicache.kept_state import KeptState
 from hicache.replication.replica import Replica
-from hicache.store_thread import StoreThread
 
 RESCAN_S = 3600.0
 """Pages also expire or are evicted by Redis itself; a scan this often finds out."""

@@ -14,6 +14,8 @@ from chunkmesh import side_door
 from chunkmesh.address import HostPort
 from chunkmesh.grpc_server import GrpcServer
 from chunkmesh.kv_store import KvStore
+from chunkmesh.side_door import Readiness
+from chunkmesh.store_thread import StoreThread
 from chunkmesh.v1 import hicache_pb2, hicache_pb2_grpc
 from hicache.admin_service import AdminService
 from hicache.audit_log import AuditLog
@@ -29,7 +31,6 @@ from hicache.replication.outbox import Outbox
 from hicache.replication.replica import Replica
 from hicache.service import HiCacheServicer
 from hicache.settings import HiCacheSettings
-from hicache.store_thread import StoreThread
 from hicache.watch import ChangeFeed
 from hicache.watcher import PING_S, RedisWatcher
 
@@ -70,9 +71,10 @@ async def running(settings: HiCacheSettings, *, ping_s: float = PING_S) -> Async
         chassis = GrpcServer(_SERVICE_NAME)
         servicer = _servicer(parts, stores)
         hicache_pb2_grpc.add_HiCacheServicer_to_server(servicer, chassis.server)
+        stopping = asyncio.Event()
         async with (
+            side_door.listening(_side_door(parts, stopping), settings.listen("http_port")),
             chassis.listening(settings.listen("port")) as address,
-            side_door.listening(_side_door(parts), settings.listen("http_port")),
             asyncio.TaskGroup() as tasks,
         ):
             background = (
@@ -85,6 +87,8 @@ async def running(settings: HiCacheSettings, *, ping_s: float = PING_S) -> Async
             try:
                 yield address
             finally:
+                stopping.set()
+                chassis.set_serving(serving=False)
                 parts.feed.close()
                 for task in background:
                     task.cancel()
@@ -198,10 +202,16 @@ def _servicer(parts: _Parts, stores: _Stores) -> HiCacheServicer:
     )
 
 
-def _side_door(parts: _Parts) -> Starlette:
+def _side_door(parts: _Parts, stopping: asyncio.Event) -> Starlette:
     cache, watcher = parts.cache, parts.watcher
+
+    def readiness() -> Readiness:
+        if stopping.is_set():
+            return Readiness(ready=False, state="draining", reason="hicache is shutting down")
+        return Readiness(ready=True, state="serving", reason=watcher.fault or "")
+
     return side_door.app(
-        lambda: side_door.Readiness(ready=True, state="serving", reason=watcher.fault or ""),
+        readiness,
         lambda: {
             "num_pages": cache.num_pages,
             "num_bytes": cache.num_bytes,

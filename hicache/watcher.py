@@ -18,9 +18,9 @@ from prometheus_client import Counter
 
 from chunkmesh.errors import CacheFault
 from chunkmesh.kv_servers import ServerInfo
+from chunkmesh.store_thread import StoreThread
 from hicache.cache import PrefixCache
 from hicache.rebuild import Rebuilder
-from hicache.store_thread import StoreThread
 from hicache.watch import ChangeFeed
 
 PING_S = 1.0

@@ -13,7 +13,7 @@ from typing import assert_never
 
 import structlog
 
-from chunkmesh.errors import StageUnavailable
+from chunkmesh.errors import ChunkMeshError, StageUnavailable
 from chunkmesh.v1 import stage_pb2 as pb
 from scheduler import actions, codec, events
 from scheduler.cache_calls import CacheCalls
@@ -155,6 +155,12 @@ class ControlLoop:
         if self._requests.get(request_id) is stream:
             self._drop(request_id)
             self._handle(events.Cancelled(request_id=request_id, cause="gone"))
+
+    def fail_all(self, error: ChunkMeshError) -> None:
+        """End every request by an error; its stream hears it."""
+        for request_id, stream in list(self._requests.items()):
+            stream.fail(error)
+            self.forget(request_id, stream)
 
     def timelines(self) -> list[RequestTimeline]:
         """Return those of the requests that run, and of the last that have ended."""

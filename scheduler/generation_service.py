@@ -19,10 +19,12 @@ from scheduler.events import RequestSpec
 from scheduler.given_chunks import check_chunk_tokens
 from scheduler.hicache_client import HiCacheClient
 from scheduler.intake import Intake
+from scheduler.leadership import AnyLeadership
 from scheduler.metrics import count_request
 from scheduler.parked import ROUTE_RETRY_S
 from scheduler.request_stream import RequestStream
 from scheduler.server_info import ServedModel
+from scheduler.standby import RETRY_S, check_leads
 from scheduler.validation import KvPoolSize
 
 _Context = grpc.aio.ServicerContext[Any, Any]
@@ -41,6 +43,7 @@ class GenerationService(generation_pb2_grpc.GenerationServicer):
         intake: Intake,
         model: ServedModel,
         hicache: HiCacheClient | None,
+        leadership: AnyLeadership,
     ) -> None:
         """Serve one control loop."""
         self.draining = False
@@ -49,6 +52,7 @@ class GenerationService(generation_pb2_grpc.GenerationServicer):
         self._intake = intake
         self._model = model
         self._hicache = hicache
+        self._leadership = leadership
         self._has_warned = False
         """Of salts that no secret protects."""
 
@@ -91,7 +95,7 @@ class GenerationService(generation_pb2_grpc.GenerationServicer):
     ) -> pb.GetServerInfoResponse:
         """Describe the mesh."""
         fault = await self._hicache.current_fault() if self._hicache else "no --hicache-url is set"
-        return server_info.server_info(self._loop, cache_fault=fault)
+        return server_info.server_info(self._loop, self._leadership, cache_fault=fault)
 
     async def Tokenize(
         self, request: pb.TokenizeRequest, _context: _Context
@@ -112,6 +116,7 @@ class GenerationService(generation_pb2_grpc.GenerationServicer):
         self, _request: pb.FlushCacheRequest, _context: _Context
     ) -> pb.FlushCacheResponse:
         """Forget every cached prefix, the devices' first: that cannot fail."""
+        check_leads(self._leadership)
         num_device_pages = self._loop.engine.forget_cached()
         if self._hicache is None and self._loop.config.enable_prefix_caching:
             return pb.FlushCacheResponse(num_pages=num_device_pages)
@@ -159,7 +164,7 @@ class GenerationService(generation_pb2_grpc.GenerationServicer):
         reason = self._loop.refusal_reason()
         namespace = self._namespace_digest(request.cache_salt, tenant=_NOBODY)
         if reason or namespace is None:
-            raise StageUnavailable(reason, retry_after_s=ROUTE_RETRY_S)
+            raise StageUnavailable(reason, retry_after_s=RETRY_S)
         return namespace
 
     def _namespace_digest(self, cache_salt: str, *, tenant: str) -> bytes | None:
@@ -173,7 +178,8 @@ class GenerationService(generation_pb2_grpc.GenerationServicer):
     def _check_new(self, request_id: str) -> None:
         """Refuse a request that cannot begin now."""
         if self.draining:
-            raise Unavailable("the scheduler is shutting down", retry_after_s=ROUTE_RETRY_S)
+            raise Unavailable("the scheduler is shutting down", retry_after_s=RETRY_S)
+        check_leads(self._leadership)
         if self._loop.is_running(request_id):
             raise InvalidRequest(
                 f"request_id {request_id!r} is that of a running request", field="request_id"

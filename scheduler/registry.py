@@ -83,6 +83,10 @@ class Registry:
         self._standing_by: dict[str, str] = {}
         """Attached workers that know they are in no route: what they were told."""
 
+    def lead(self, term: int) -> None:
+        """Begin every epoch from now on with this term or a later one."""
+        self.epoch = max(self.epoch, term << 32)
+
     def attach(self, hello: WorkerHello, now_s: float) -> list[Decision]:
         """Take in a worker.
 

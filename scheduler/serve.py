@@ -13,7 +13,7 @@ from pydantic import JsonValue
 
 from chunkmesh import __version__, grpc_client, side_door
 from chunkmesh.address import HostPort
-from chunkmesh.errors import ConfigError, reason_of
+from chunkmesh.errors import ConfigError, Unavailable, reason_of
 from chunkmesh.grpc_server import GrpcServer
 from chunkmesh.side_door import Readiness
 from chunkmesh.v1 import generation_pb2_grpc, stage_pb2_grpc
@@ -25,12 +25,15 @@ from scheduler.generation_service import GenerationService
 from scheduler.hicache_client import HiCacheClient
 from scheduler.intake import Intake
 from scheduler.latency_file import LatencyFile, parse_latency_file
+from scheduler.leadership import AnyLeadership
 from scheduler.model_files import ModelFiles, read_model_files
 from scheduler.page_keying import PageKeying
 from scheduler.prospect import Patience
 from scheduler.server_info import ServedModel
 from scheduler.settings import SchedulerSettings
 from scheduler.stage_fit import check_covers
+from scheduler.standby import RETRY_S
+from scheduler.succession import deeds, new_candidate
 from scheduler.tokenizer import Tokenizer
 from scheduler.validation import Door
 from scheduler.workers import WorkerLimits
@@ -71,12 +74,14 @@ async def running(settings: SchedulerSettings) -> AsyncIterator[RunningScheduler
     async with contextlib.AsyncExitStack() as stack:
         hicache = await _hicache(settings, stack)
         users = GrpcServer("chunkmesh.v1.Generation")
+        internal = GrpcServer("chunkmesh.v1.StageControl")
 
         def on_ready(ready: bool) -> None:
             users.set_serving(serving=ready and not service.draining)
 
         config = _engine_config(settings, context_length)
         loop = _control_loop(settings, files, config, hicache, on_ready)
+        candidate = new_candidate(settings, deeds(loop, internal))
         service = GenerationService(
             control_loop=loop,
             intake=_intake(files, context_length),
@@ -84,27 +89,29 @@ async def running(settings: SchedulerSettings) -> AsyncIterator[RunningScheduler
                 name=_model_name(settings), files=files, context_length=context_length
             ),
             hicache=hicache,
+            leadership=candidate.leadership,
         )
-        internal = GrpcServer("chunkmesh.v1.StageControl")
         generation_pb2_grpc.add_GenerationServicer_to_server(service, users.server)
-        attach = AttachService(loop, latency_file)
+        attach = AttachService(loop, latency_file, candidate)
         stage_pb2_grpc.add_StageControlServicer_to_server(attach, internal.server)
         internal_address = await stack.enter_async_context(
             internal.listening(settings.listen("internal_port"), grace_s=_ATTACH_GRACE_S)
         )
-        stack.callback(loop.workers.close)
-        internal.set_serving(serving=True)
         tasks = await stack.enter_async_context(asyncio.TaskGroup())
         clock = tasks.create_task(loop.run())
         stack.callback(clock.cancel)
         address = await stack.enter_async_context(users.listening(settings.listen("port")))
         bound: dict[str, JsonValue] = {"grpc": str(address), "internal": str(internal_address)}
         app = side_door.app(
-            readiness=lambda: _readiness(loop, service),
+            readiness=lambda: _readiness(loop, service, candidate.leadership),
             info=lambda: {"service": "scheduler", "version": __version__, "addresses": bound},
         )
         http = await stack.enter_async_context(
             side_door.listening(app, settings.listen("http_port"))
+        )
+        stack.callback(loop.workers.close)
+        await stack.enter_async_context(
+            candidate.standing(users=address.port, workers=internal_address.port)
         )
         yield RunningScheduler(
             address=address,
@@ -221,10 +228,14 @@ def _intake(files: ModelFiles, context_length: int) -> Intake:
     return Intake(Tokenizer(files, max_tokens=context_length), door)
 
 
-def _readiness(loop: ControlLoop, service: GenerationService) -> Readiness:
+def _readiness(
+    loop: ControlLoop, service: GenerationService, leadership: AnyLeadership
+) -> Readiness:
     """Answer /ready."""
     if service.draining:
         return Readiness(ready=False, state="draining", reason="the scheduler is shutting down")
+    if reason := leadership.standby_reason():
+        return Readiness(ready=False, state="standby", reason=reason)
     reason = loop.unready_reason()
     return Readiness(ready=not reason, state="waiting" if reason else "serving", reason=reason)
 
@@ -237,5 +248,6 @@ async def _drain(loop: ControlLoop, timeout_s: float) -> None:
             await loop.write_back()
     if loop.num_requests:
         _log.warning("requests cut off by shutdown", num_requests=loop.num_requests)
+        loop.fail_all(Unavailable("the scheduler has shut down", retry_after_s=RETRY_S))
     if num_pages := loop.engine.snapshot().num_unwritten_pages:
         _log.warning("pages not written back by shutdown", num_pages=num_pages)

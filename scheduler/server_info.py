@@ -14,11 +14,13 @@ from scheduler.cache_report import cache_info
 from scheduler.control_loop import ControlLoop
 from scheduler.formation import Phase
 from scheduler.latency_model import StageLatency
+from scheduler.leadership import AnyLeadership
 from scheduler.live_route import LiveRoute
 from scheduler.model_files import ModelFiles
 from scheduler.registry import Registry
 from scheduler.snapshot import RouteCounts
 from scheduler.stage_fit import StageFit
+from scheduler.standby import active_users
 from scheduler.worker_hello import WorkerHello
 
 
@@ -45,10 +47,12 @@ def model_info(model: ServedModel, registry: Registry) -> pb.GetModelInfoRespons
     )
 
 
-def server_info(loop: ControlLoop, *, cache_fault: str) -> pb.GetServerInfoResponse:
+def server_info(
+    loop: ControlLoop, leadership: AnyLeadership, *, cache_fault: str
+) -> pb.GetServerInfoResponse:
     """Describe the mesh as it is now."""
     registry = loop.workers.registry
-    reason = loop.unready_reason()
+    reason = leadership.standby_reason() or loop.unready_reason()
     now = loop.engine.snapshot()
     counts = {each.epoch: each for each in now.routes}
     live = next(iter(loop.workers.routes.values()), None)
@@ -73,6 +77,7 @@ def server_info(loop: ControlLoop, *, cache_fault: str) -> pb.GetServerInfoRespo
         num_preemptions=now.num_preemptions,
         cache=cache_info(now),
         chunk_alignment_tokens=now.chunk_alignment_tokens,
+        active_scheduler=active_users(leadership),
         fits=[] if live is None else _fits(live, counts.get(live.epoch)),
         routes=_routes(loop, counts),
     )

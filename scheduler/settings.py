@@ -38,6 +38,16 @@ class SchedulerSettings(Settings):
     """Port of the HTTP side door."""
     hicache_url: Address | None = None
     """HOST:PORT of hicache-server, without http://; if not given, devices are the only cache."""
+    mesh_name: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{0,64}$")] = ""
+    """Schedulers of one name are those of one mesh: one is active, the others stand by and take
+    over when it is lost, by a lease in --redis-url. Empty says that there is no other. Not the
+    model's name, since several meshes of one model may share a Redis."""
+    redis_url: tuple[str, ...] = ()
+    """Redis or Valkey that holds the lease of --mesh-name, the same for all of its schedulers.
+    Given several times as for hicache-server."""
+    advertise_host: str = ""
+    """Host under which others reach this scheduler, told by those that stand by; --host if empty,
+    or this machine's name where that is every network."""
     enable_prefix_caching: bool = True
     """Let pages of ended requests stay on the devices for later ones with the same prefix, until
     their room is needed."""
@@ -102,6 +112,12 @@ class SchedulerSettings(Settings):
     drain_timeout: Annotated[float, Field(ge=0)] = 30.0
     """Seconds that running requests get to finish on SIGTERM, and that they wait for the successor
     of a worker that has said it leaves."""
+
+    @model_validator(mode="after")
+    def _check_lease(self) -> Self:
+        if self.mesh_name and not self.redis_url:
+            raise ValueError(f"--mesh-name {self.mesh_name} needs --redis-url, where the lease is")
+        return self
 
     @model_validator(mode="after")
     def _check_strategy(self) -> Self:

@@ -148,9 +148,8 @@ class Workers:
         if stream is not None:
             asyncio.get_running_loop().call_soon(self.lose_stream, stream, reason, "fenced")
 
-    def close(self) -> None:
-        """Give all workers up because the scheduler ends; they will look for another one."""
-        reason = "the scheduler is shutting down"
+    def close(self, reason: str = "the scheduler is shutting down") -> None:
+        """Give all workers up; they will look for another scheduler."""
         streams = self._streams.pop_all()
         for stream in streams:
             stream.give_up(reason)

@@ -6,22 +6,22 @@ from chunkmesh.errors import StaleEpoch
 
 
 class HighestTerm:
-    """Owns the highest term seen since the worker began."""
+    """Owns the highest epoch seen since the worker began; its term is in the upper 32 bits."""
 
     def __init__(self) -> None:
         """Obey anybody first."""
-        self._term = 0
+        self.epoch = 0
 
     def check(self, epoch: int) -> None:
-        """Take note of the term of an epoch, which is in its upper 32 bits.
+        """Take note of an epoch.
 
         Raises:
             StaleEpoch: a scheduler of a later term has been obeyed before.
         """
-        term = epoch >> 32
-        if term < self._term:
+        term, highest = epoch >> 32, self.epoch >> 32
+        if term < highest:
             raise StaleEpoch(
                 f"a scheduler of term {term} is no longer in charge: the mesh has one of term"
-                f" {self._term}"
+                f" {highest}"
             )
-        self._term = term
+        self.epoch = max(epoch, self.epoch)

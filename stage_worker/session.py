@@ -28,6 +28,7 @@ from stage_worker.identity import Identity
 from stage_worker.links import Links, NotFormed
 from stage_worker.page_io import PageIO
 from stage_worker.place import NOWHERE, SPARE, STAGE, Place, Role
+from stage_worker.silence import Silence
 
 _log = structlog.get_logger(__name__)
 HEARTBEAT_S = 0.25
@@ -118,10 +119,13 @@ class Session:
             self.say(pb.AttachRequest(leaving=pb.Leaving()))
             await self._is_free.wait()
 
-    async def run(self, stub: stage_pb2_grpc.StageControlAsyncStub) -> None:
-        """Serve one stream until it ends.
+    async def run(
+        self, stub: stage_pb2_grpc.StageControlAsyncStub, silence: Silence | None = None
+    ) -> None:
+        """Serve one stream until it ends, or until the scheduler keeps silence, if that is given.
 
         Raises:
+            Silent: the scheduler has said nothing for too long.
             grpc.aio.AioRpcError: the scheduler is gone or refuses this worker.
             StaleEpoch: the scheduler is no longer in charge.
         """
@@ -130,8 +134,11 @@ class Session:
         call = stub.Attach(self._messages())
         connecting = self._spawn(self._hear_connected(call))
         try:
-            async for response in call:
-                await self._obey(response)
+            async with silence.bounded() if silence else contextlib.nullcontext():
+                async for response in call:
+                    if silence is not None:
+                        silence.broken()
+                    await self._obey(response)
         finally:
             heart.cancel()
             connecting.cancel()
@@ -166,6 +173,7 @@ class Session:
             self._identity,
             data_address=self._transport.address,
             transport=self._transport.name,
+            seen_epoch=self._term.epoch,
         )
 
     async def _messages(self) -> AsyncIterator[pb.AttachRequest]:
@@ -204,6 +212,8 @@ class Session:
                 await self._join(response.join)
             case "connect":
                 self._connect.set()
+            case "beat":
+                pass
             case "stand_by":
                 await self._stand_by(response.stand_by.reason)
             case "released":

@@ -10,13 +10,15 @@ import asyncio
 import dataclasses
 import random
 import secrets
+import time
 from collections.abc import Callable, Sequence
 
 import grpc
 import structlog
 
 from chunkmesh.address import HostPort
-from chunkmesh.errors import ConfigError, InvalidRequest, StaleEpoch
+from chunkmesh.dialling import Dialling
+from chunkmesh.errors import ChunkMeshError, ConfigError, InvalidRequest, StaleEpoch, Unavailable
 from chunkmesh.grpc_client import channel
 from chunkmesh.status import from_rpc_error
 from chunkmesh.transports.base import Transport
@@ -35,12 +37,13 @@ from stage_worker.place import LEAVING, NOWHERE, Place, Role
 from stage_worker.preferred_peer import PreferredPeer
 from stage_worker.profile_plan import ProfilePoint
 from stage_worker.session import Session, SessionListener
+from stage_worker.silence import Silence, Silent
 from stage_worker.stage import Stage
 from stage_worker.start_profile import StartProfile
 
 _log = structlog.get_logger(__name__)
-_FIRST_PAUSE_S = 0.1
-_LONGEST_PAUSE_S = 2.0
+_SILENT_PAUSE_S = 2.0
+"""How long a scheduler is left alone that says nothing: to find that out again takes as long."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,17 +170,22 @@ class Worker:
 
     async def _attach_again(self, schedulers: Sequence[HostPort]) -> None:
         """Keep a stream to one of the schedulers open."""
-        pause_s = _FIRST_PAUSE_S
+        dialling = Dialling(schedulers, random.random)
         while True:
-            for address in schedulers:
-                await self._until_idle()
-                if self.place is LEAVING:
-                    return
-                session = await self._attach(address)
-                if session.was_of_use:
-                    pause_s = _FIRST_PAUSE_S
-            await asyncio.sleep(pause_s * random.uniform(0.5, 1.5))  # noqa: S311 - only jitter
-            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+            address, wait_s = dialling.next(time.monotonic())
+            await asyncio.sleep(wait_s)
+            await self._until_idle()
+            if self.place is LEAVING:
+                return
+            lost = await self._attach(address, has_others=len(schedulers) > 1)
+            if self._session is not None and self._session.was_of_use:
+                dialling.served(address)
+            now_s = time.monotonic()
+            if isinstance(lost, Unavailable) and lost.retry_after_s:
+                dialling.refused(address, now_s, retry_after_s=lost.retry_after_s)
+            else:
+                silent_s = _SILENT_PAUSE_S if isinstance(lost, Silent) else 0.0
+                dialling.failed(address, now_s, at_least_s=silent_s)
 
     async def _until_idle(self) -> None:
         """Wait until the compute thread has ended what it is at; one that hangs is of no use."""
@@ -187,8 +195,9 @@ class Worker:
         await idle.wait()
         self._placed(NOWHERE)
 
-    async def _attach(self, address: HostPort) -> Session:
-        """Serve one stream until it ends."""
+    async def _attach(self, address: HostPort, *, has_others: bool) -> ChunkMeshError | None:
+        """Serve one stream until it ends; return why it did, if the scheduler was lost."""
+        lost: ChunkMeshError
         session = self._session = Session(
             identity=self._identity,
             transport=self._transport,
@@ -202,15 +211,17 @@ class Worker:
         async with channel(address) as to_scheduler:
             try:
                 stub = stage_pb2_grpc.StageControlStub(to_scheduler)
-                await session.run(stub)
+                await session.run(stub, Silence() if has_others else None)
             except grpc.aio.AioRpcError as error:
-                reason = from_rpc_error(error)
-                if isinstance(reason, InvalidRequest):
-                    raise ConfigError(f"scheduler {address}: {reason}") from error
-                self._lost.lost(str(address), str(reason))
-            except StaleEpoch as error:
-                self._lost.lost(str(address), str(error))
-        return session
+                lost = from_rpc_error(error)
+                if isinstance(lost, InvalidRequest):
+                    raise ConfigError(f"scheduler {address}: {lost}") from error
+            except (StaleEpoch, Silent) as error:
+                lost = error
+            else:
+                return None
+        self._lost.lost(str(address), str(lost))
+        return lost
 
     def _placed(self, place: Place) -> None:
         """Note what this worker is now; who leaves becomes nothing else."""

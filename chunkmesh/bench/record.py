@@ -44,6 +44,9 @@ class RequestRecord:
     cached_tokens: int = 0
     """Of the prompt, taken from the prefix cache; <= input_tokens."""
     num_preemptions: int = 0
+    num_retries: int = 0
+    """How often it was sent again, because no scheduler served it and no token had come; its times
+    begin when it was sent first."""
     server_ttft_ms: float | None = None
     """TTFT as the scheduler measured it; None unless the request ran to its end."""
 

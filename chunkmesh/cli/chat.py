@@ -12,10 +12,10 @@ import typer
 
 from chunkmesh.cli.answer import follow
 from chunkmesh.cli.command_shape import Command
-from chunkmesh.cli.exits import parse_server, print_error, reported, status_of
-from chunkmesh.cli.flags import MAX_UINT32, CacheSalt, Priority, Server
+from chunkmesh.cli.exits import parse_servers, print_error, reported, status_of
+from chunkmesh.cli.flags import MAX_UINT32, CacheSalt, Priority, RetryFor, ServerList
 from chunkmesh.cli.generate_request import chat_of
-from chunkmesh.cli.generation_client import GenerationClient
+from chunkmesh.cli.generation_client import GenerationClient, new_servers
 from chunkmesh.cli.option_groups import takes_options
 from chunkmesh.cli.sampling_flags import SamplingOptions
 from chunkmesh.errors import ChunkMeshError
@@ -51,7 +51,8 @@ app = typer.Typer()
 def chat(
     *,
     system: Annotated[str | None, typer.Option(help="The system message.")] = None,
-    server: Server = "127.0.0.1:50051",
+    server: ServerList = "127.0.0.1:50051",
+    retry_for: RetryFor = None,
     priority: Priority = 0,
     cache_salt: CacheSalt = "",
     max_new_tokens: Annotated[
@@ -67,7 +68,7 @@ def chat(
     params = dataclasses.replace(sampling, max_new_tokens=max_new_tokens).message()
     interactive = sys.stdin.isatty()
     conversation = Conversation(system)
-    with reported(), GenerationClient(parse_server(server)) as client:
+    with reported(), GenerationClient(new_servers(parse_servers(server), retry_for)) as client:
         for line in _lines(interactive=interactive):
             if line == "/reset":
                 conversation.reset()

@@ -1249,6 +1249,7 @@ class GetServerInfoResponse(_message.Message):
     CACHE_FIELD_NUMBER: _builtins.int
     CHUNK_ALIGNMENT_TOKENS_FIELD_NUMBER: _builtins.int
     ROUTES_FIELD_NUMBER: _builtins.int
+    ACTIVE_SCHEDULER_FIELD_NUMBER: _builtins.int
     ready: _builtins.bool
     """Whether a route stands."""
     reason: _builtins.str
@@ -1282,6 +1283,10 @@ class GetServerInfoResponse(_message.Message):
     chunk_alignment_tokens: _builtins.int
     """Optimal chunks end at multiples of it, in tokens, but for those beside decode rows or other
     prompts; 0 with another strategy.
+    """
+    active_scheduler: _builtins.str
+    """Users' address of the scheduler to ask instead, HOST:PORT; empty if this one is active, or if nobody
+    knows.
     """
     @_builtins.property
     def missing_layers(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.LayerRange]:
@@ -1327,10 +1332,11 @@ class GetServerInfoResponse(_message.Message):
         cache: Global___CacheInfo | None = ...,
         chunk_alignment_tokens: _builtins.int = ...,
         routes: _abc.Iterable[Global___RouteInfo] | None = ...,
+        active_scheduler: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["cache", b"cache"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cache", b"cache", "cache_fault", b"cache_fault", "chunk_alignment_tokens", b"chunk_alignment_tokens", "chunk_strategy", b"chunk_strategy", "chunk_strategy_reason", b"chunk_strategy_reason", "chunked_prefill_tokens", b"chunked_prefill_tokens", "epoch", b"epoch", "fits", b"fits", "free_pages", b"free_pages", "missing_layers", b"missing_layers", "num_microbatches_in_flight", b"num_microbatches_in_flight", "num_pages", b"num_pages", "num_preemptions", b"num_preemptions", "num_requests_running", b"num_requests_running", "num_requests_waiting", b"num_requests_waiting", "page_tokens", b"page_tokens", "ready", b"ready", "reason", b"reason", "routes", b"routes", "version", b"version", "workers", b"workers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["active_scheduler", b"active_scheduler", "cache", b"cache", "cache_fault", b"cache_fault", "chunk_alignment_tokens", b"chunk_alignment_tokens", "chunk_strategy", b"chunk_strategy", "chunk_strategy_reason", b"chunk_strategy_reason", "chunked_prefill_tokens", b"chunked_prefill_tokens", "epoch", b"epoch", "fits", b"fits", "free_pages", b"free_pages", "missing_layers", b"missing_layers", "num_microbatches_in_flight", b"num_microbatches_in_flight", "num_pages", b"num_pages", "num_preemptions", b"num_preemptions", "num_requests_running", b"num_requests_running", "num_requests_waiting", b"num_requests_waiting", "page_tokens", b"page_tokens", "ready", b"ready", "reason", b"reason", "routes", b"routes", "version", b"version", "workers", b"workers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -108,6 +108,7 @@ class Hello(_message.Message):
     CHUNK_ALIGNMENT_TOKENS_FIELD_NUMBER: _builtins.int
     HOST_CAPACITY_TOKENS_FIELD_NUMBER: _builtins.int
     PEER_FIELD_NUMBER: _builtins.int
+    SEEN_EPOCH_FIELD_NUMBER: _builtins.int
     protocol_version: _builtins.int
     """Version of this contract; 1."""
     incarnation: _builtins.str
@@ -140,6 +141,10 @@ class Hello(_message.Message):
     """Capacity of its host memory for pages, in tokens; 0 if it has none."""
     peer: _builtins.str
     """Data address that it would rather send its activations to, HOST:PORT; empty if it has no wish."""
+    seen_epoch: _builtins.int
+    """Highest epoch that it has followed, of whichever scheduler; 0 if none. The term is in the upper
+    32 bits.
+    """
     @_builtins.property
     def layers(self) -> _common_pb2.LayerRange:
         """Layers that it holds."""
@@ -179,10 +184,11 @@ class Hello(_message.Message):
         chunk_alignment_tokens: _builtins.int = ...,
         host_capacity_tokens: _builtins.int = ...,
         peer: _builtins.str = ...,
+        seen_epoch: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["layers", b"layers"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["backends", b"backends", "chunk_alignment_tokens", b"chunk_alignment_tokens", "config_digest", b"config_digest", "data_address", b"data_address", "device", b"device", "dtype", b"dtype", "embedding_digest", b"embedding_digest", "head_digest", b"head_digest", "hidden_size", b"hidden_size", "host_capacity_tokens", b"host_capacity_tokens", "incarnation", b"incarnation", "kv_bytes_per_token", b"kv_bytes_per_token", "kv_capacity_tokens", b"kv_capacity_tokens", "layer_digests", b"layer_digests", "layers", b"layers", "model_layers", b"model_layers", "peer", b"peer", "profile", b"profile", "protocol_version", b"protocol_version", "transport", b"transport"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["backends", b"backends", "chunk_alignment_tokens", b"chunk_alignment_tokens", "config_digest", b"config_digest", "data_address", b"data_address", "device", b"device", "dtype", b"dtype", "embedding_digest", b"embedding_digest", "head_digest", b"head_digest", "hidden_size", b"hidden_size", "host_capacity_tokens", b"host_capacity_tokens", "incarnation", b"incarnation", "kv_bytes_per_token", b"kv_bytes_per_token", "kv_capacity_tokens", b"kv_capacity_tokens", "layer_digests", b"layer_digests", "layers", b"layers", "model_layers", b"model_layers", "peer", b"peer", "profile", b"profile", "protocol_version", b"protocol_version", "seen_epoch", b"seen_epoch", "transport", b"transport"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1110,6 +1116,23 @@ class Release(_message.Message):
 Global___Release: _TypeAlias = Release  # noqa: Y015
 
 @_typing.final
+class Beat(_message.Message):
+    """Sign of life: the first answer to Hello, and whenever there was no order for 500 ms."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Beat: _TypeAlias = Beat  # noqa: Y015
+
+@_typing.final
 class AttachResponse(_message.Message):
     """Scheduler to worker; ordered. Only a new Join overtakes."""
 
@@ -1128,6 +1151,7 @@ class AttachResponse(_message.Message):
     SAVE_PAGES_FIELD_NUMBER: _builtins.int
     STAND_BY_FIELD_NUMBER: _builtins.int
     RELEASED_FIELD_NUMBER: _builtins.int
+    BEAT_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def join(self) -> Global___Join:
         """Become a stage of a new epoch."""
@@ -1180,6 +1204,10 @@ class AttachResponse(_message.Message):
     def released(self) -> Global___Released:
         """Answer to Leaving: nobody needs the worker any more."""
 
+    @_builtins.property
+    def beat(self) -> Global___Beat:
+        """Nothing."""
+
     def __init__(
         self,
         *,
@@ -1196,12 +1224,13 @@ class AttachResponse(_message.Message):
         save_pages: Global___SavePages | None = ...,
         stand_by: Global___StandBy | None = ...,
         released: Global___Released | None = ...,
+        beat: Global___Beat | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["cancel_load", b"cancel_load", "commit_load", b"commit_load", "connect", b"connect", "copy_pages", b"copy_pages", "end_load", b"end_load", "join", b"join", "load", b"load", "microbatch", b"microbatch", "order", b"order", "release", b"release", "released", b"released", "save_pages", b"save_pages", "stand_by", b"stand_by", "store", b"store"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["beat", b"beat", "cancel_load", b"cancel_load", "commit_load", b"commit_load", "connect", b"connect", "copy_pages", b"copy_pages", "end_load", b"end_load", "join", b"join", "load", b"load", "microbatch", b"microbatch", "order", b"order", "release", b"release", "released", b"released", "save_pages", b"save_pages", "stand_by", b"stand_by", "store", b"store"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cancel_load", b"cancel_load", "commit_load", b"commit_load", "connect", b"connect", "copy_pages", b"copy_pages", "end_load", b"end_load", "join", b"join", "load", b"load", "microbatch", b"microbatch", "order", b"order", "release", b"release", "released", b"released", "save_pages", b"save_pages", "stand_by", b"stand_by", "store", b"store"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["beat", b"beat", "cancel_load", b"cancel_load", "commit_load", b"commit_load", "connect", b"connect", "copy_pages", b"copy_pages", "end_load", b"end_load", "join", b"join", "load", b"load", "microbatch", b"microbatch", "order", b"order", "release", b"release", "released", b"released", "save_pages", b"save_pages", "stand_by", b"stand_by", "store", b"store"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_order: _TypeAlias = _typing.Literal["join", "connect", "microbatch", "load", "commit_load", "cancel_load", "store", "release", "copy_pages", "end_load", "save_pages", "stand_by", "released"]  # noqa: Y015
+    _WhichOneofReturnType_order: _TypeAlias = _typing.Literal["join", "connect", "microbatch", "load", "commit_load", "cancel_load", "store", "release", "copy_pages", "end_load", "save_pages", "stand_by", "released", "beat"]  # noqa: Y015
     _WhichOneofArgType_order: _TypeAlias = _typing.Literal["order", b"order"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_order) -> _WhichOneofReturnType_order | None: ...
 

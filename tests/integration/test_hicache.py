@@ -279,3 +279,23 @@ async def test_health_is_serving(valkey: Valkey) -> None:
         health: Any = health_pb2_grpc.HealthStub(link)
         request = health_pb2.HealthCheckRequest(service="chunkmesh.v1.HiCache")
         assert (await health.Check(request)).status == health_pb2.HealthCheckResponse.SERVING
+
+
+async def test_a_cache_that_ends_says_so_at_once(valkey: Valkey) -> None:
+    """Whoever watches its health hears it, and a new call is refused."""
+    settings = HiCacheSettings(port=0, http_port=0, redis_url=(valkey.url,))
+    async with contextlib.AsyncExitStack() as ending:
+        address = await ending.enter_async_context(running(settings))
+        async with channel(address) as link:
+            health: Any = health_pb2_grpc.HealthStub(link)
+            watch = health.Watch(health_pb2.HealthCheckRequest(service=""), timeout=10)
+            heard = [(await watch.read()).status]
+            await ending.aclose()
+            heard += [response.status async for response in watch]
+            with pytest.raises(grpc.aio.AioRpcError) as refused:
+                await hicache_pb2_grpc.HiCacheStub(link).GetStats(
+                    hicache_pb2.GetStatsRequest(), timeout=5
+                )
+    said = health_pb2.HealthCheckResponse
+    assert [said.SERVING, said.NOT_SERVING] == heard
+    assert grpc.StatusCode.UNAVAILABLE is refused.value.code()
