@@ -11,19 +11,23 @@ fits it.
 Who lacks a place may be passed by those behind it that need less, so that a short prompt does not
 wait for a long one that waits for pages. But only so often: then nobody is admitted before it, and
 its pages come back as others end.
+
+Users of one priority take turns (fair_turns.py) and have limits of their own (user_shares.py). A
+full queue makes room for who has less in it: the user with most in it loses its last request.
 """
 
 from __future__ import annotations
 
-import bisect
 from collections.abc import Callable
 
 from chunkmesh.errors import ChunkMeshError, InvalidRequest, Overloaded
 from scheduler.engine_config import EngineConfig
 from scheduler.events import RequestSpec
+from scheduler.fair_queue import FairQueue
+from scheduler.fair_turns import FairTurns
 from scheduler.request import Request, RequestState
+from scheduler.user_shares import OVERLOADED_RETRY_S, UserShares
 
-OVERLOADED_RETRY_S = 1.0
 MAX_PASSED = 16
 """So many may be admitted before one that waits for more than they need."""
 _LOOK_AHEAD = 8
@@ -73,16 +77,19 @@ def pages_at_start(request: Request, config: EngineConfig) -> int:
 
 
 class Admission:
-    """The queue of outputs that have no row: of the highest priority the oldest is served first.
+    """The queue of outputs that have no row: of the highest priority the lowest turn goes first.
 
-    A new request is younger than all others; one that was preempted takes its old place again.
+    A new request comes behind all others of its user; one that was preempted takes its old place
+    again.
     """
 
     def __init__(self, config: EngineConfig) -> None:
         """Begin with nobody waiting."""
         self._config = config
-        self._queue: list[Request] = []
-        """WAITING and QUEUED outputs, ascending by rank."""
+        self._queue = FairQueue()
+        """WAITING and QUEUED outputs."""
+        self._turns = FairTurns()
+        self._shares = UserShares(config)
 
     def __len__(self) -> int:
         return len(self._queue)
@@ -97,23 +104,43 @@ class Admission:
             )
         if (error := self._too_large(spec, num_pages)) is not None:
             return error
+        if (limited := self._shares.refusal(spec)) is not None:
+            return limited
         limit = self._config.max_queued_requests
-        if len(self._queue) >= limit:
+        if len(self._queue) >= limit and self._has_most(spec.user) is None:
             return Overloaded(
                 f"{len(self._queue)} requests are waiting, the limit is {limit}",
                 retry_after_s=OVERLOADED_RETRY_S,
             )
         return None
 
+    def makes_room(self, spec: RequestSpec) -> tuple[Request, Overloaded] | None:
+        """Return who must go for a request that was not refused, and why, if anybody must."""
+        limit = self._config.max_queued_requests
+        if len(self._queue) < limit or (last := self._has_most(spec.user)) is None:
+            return None
+        num_waiting = self._shares.of(last.spec.user).num_waiting
+        reason = f"{num_waiting} of the {limit} requests that may wait were this user's"
+        return last, Overloaded(
+            f"{reason}; its last one made room for another user's",
+            retry_after_s=OVERLOADED_RETRY_S,
+        )
+
+    def take_turn(self, spec: RequestSpec) -> int:
+        """Return the turn of a request that is let in."""
+        return self._turns.take(spec)
+
     def add(self, request: Request) -> None:
         """Let an output wait behind all that are served before it."""
-        bisect.insort(self._queue, request, key=_rank)
+        self._queue.add(request)
+        self._shares.waits(request)
+        self._settle(request)
 
     def remove(self, request: Request) -> None:
-        """Take an output out, if it waits."""
-        index = bisect.bisect_left(self._queue, request.rank, key=_rank)
-        if self._queue[index : index + 1] == [request]:
-            del self._queue[index]
+        """Forget an output that has ended: take it out, if it waits."""
+        has_waited = self._queue.remove(request)
+        self._shares.gone(request, has_waited=has_waited)
+        self._settle(request)
 
     def take_next(self, has_place: Callable[[Request], bool]) -> Request | None:
         """Take out who is next and has a place, if there is one; note whom it has passed.
@@ -121,17 +148,46 @@ class Admission:
         One whose match is pending is passed until that is known, and does not count it.
         """
         passed: list[Request] = []
-        for index, request in enumerate(self._queue):
+        for request in self._queue.in_order():
             if request.state is not RequestState.QUEUED:
                 continue
             if has_place(request):
                 for each in passed:
                     each.num_passed += 1
-                return self._queue.pop(index)
+                return self._take(request)
             passed.append(request)
             if request.num_passed >= MAX_PASSED or len(passed) == _LOOK_AHEAD:
                 return None
         return None
+
+    def _take(self, request: Request) -> Request:
+        """Take out who is admitted."""
+        self._queue.remove(request)
+        self._shares.admitted(request)
+        self._turns.served(request.spec.priority, request.turn)
+        self._settle(request)
+        return request
+
+    def _settle(self, request: Request) -> None:
+        """Hold its user back as long as that has no room for its first one that waits."""
+        user = request.spec.user
+        waiting = self._queue.of_users().get(user)
+        is_held = waiting is not None and not self._shares.may_run(waiting[0])
+        self._queue.hold(user, is_held=is_held)
+        if not len(self._queue):
+            self._turns.rest()
+
+    def _has_most(self, user: str) -> Request | None:
+        """Return the last one that never ran of who has most waiting, if that is more than user.
+
+        By two at least, so that both do not take turns in pushing each other out.
+        """
+        waiting = self._queue.of_users()
+        most = max(waiting, key=lambda each: len(waiting[each]), default=user)
+        if len(waiting.get(most, ())) < len(waiting.get(user, ())) + 2:
+            return None
+        new = (each for each in reversed(waiting[most]) if each.is_new)
+        return next(new, None)
 
     def _too_large(self, spec: RequestSpec, num_pages: int) -> InvalidRequest | None:
         """Return how far a request could outgrow the pool, if so; name what is too much."""
@@ -156,7 +212,3 @@ class Admission:
             f"the pool has {num_pages}",
             field=field,
         )
-
-
-def _rank(request: Request) -> tuple[int, int, int]:
-    return request.rank

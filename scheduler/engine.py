@@ -180,10 +180,14 @@ class Engine:
         error = self._queue.refusal(spec, num_pages=route.pages.num_pages)
         if error is not None:
             return [Failed(request_id=spec.request_id, error=error)]
-        request = Request(spec=spec, arrival=self._num_arrived)
+        actions: list[Action] = []
+        if (leaver := self._queue.makes_room(spec)) is not None:
+            actions += self._fail(leaver[0].request_id, leaver[1])
+        turn = self._queue.take_turn(spec)
+        request = Request(spec=spec, arrival=self._num_arrived, turn=turn)
         self._num_arrived += 1
         self._live.add(request)
-        return self._wait(route, request, now_s)
+        return actions + self._wait(route, request, now_s)
 
     def _wait(self, route: Route, request: Request, now_s: float) -> list[Action]:
         """Let an output wait, and ask for its prefix."""
