@@ -49,9 +49,15 @@ class Intake:
         self._door = door
 
     async def read(
-        self, request: pb.GenerateRequest, request_id: str, *, namespace: bytes, pool: KvPoolSize
+        self,
+        request: pb.GenerateRequest,
+        request_id: str,
+        *,
+        user: str,
+        namespace: bytes,
+        pool: KvPoolSize,
     ) -> RequestSpec:
-        """Make a checked request for a route with such a pool.
+        """Make a checked request of a user, for a route with such a pool.
 
         Raises:
             InvalidRequest: something in it is impossible; names field, value and limit.
@@ -77,6 +83,7 @@ class Intake:
             end_ids=params.end_ids,
             sampling=params.sampling,
             priority=request.priority,
+            user=user,
             texts=self._tokenizer.output_texts(
                 params.num_outputs,
                 stop=params.stop,
