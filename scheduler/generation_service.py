@@ -19,7 +19,7 @@ from scheduler.engine import ROUTE_RETRY_S
 from scheduler.events import RequestSpec
 from scheduler.given_chunks import check_chunk_tokens
 from scheduler.hicache_client import HiCacheClient
-from scheduler.intake import Intake
+from scheduler.intake import Intake, prompt_bytes
 from scheduler.metrics import count_request
 from scheduler.open_calls import OpenCalls
 from scheduler.request_stream import RequestStream
@@ -61,7 +61,7 @@ class GenerationService(generation_pb2_grpc.GenerationServicer):
         """Run one request; the call's end, however it comes, is the request's end."""
         call = self._calls.begin(context, time.monotonic())
         request_id = request.request_id or secrets.token_hex(8)
-        with self._calls.reading(request.ByteSize()):
+        with self._calls.reading(prompt_bytes(request)):
             spec = await self._read(request, request_id, call.user)
         stream = RequestStream(
             prompt_tokens=len(spec.prompt_ids),
@@ -111,7 +111,7 @@ class GenerationService(generation_pb2_grpc.GenerationServicer):
         self, request: pb.TokenizeRequest, _context: _Context
     ) -> pb.TokenizeResponse:
         """Turn a prompt into ids, and name the pages that it fills."""
-        with self._calls.reading(request.ByteSize()):
+        with self._calls.reading(prompt_bytes(request)):
             ids = await self._intake.prompt_ids(request)
         registry = self._loop.workers.registry
         response = pb.TokenizeResponse(page_tokens=registry.page_tokens)

@@ -13,7 +13,7 @@ import pytest
 from google.rpc import error_details_pb2
 from grpc_status import rpc_status
 
-from chunkmesh.grpc_client import CLIENT_OPTIONS
+from chunkmesh.grpc_options import CLIENT_OPTIONS
 from chunkmesh.v1 import generation_pb2 as pb
 from chunkmesh.v1 import generation_pb2_grpc
 from tests.bytes_tokenizer import write_bytes_folder
