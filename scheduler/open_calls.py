@@ -21,6 +21,7 @@ import grpc
 from chunkmesh.errors import ChunkMeshError, DeadlineExceeded, Overloaded, SlowReader
 from chunkmesh.grpc_options import MAX_MESSAGE_BYTES
 from chunkmesh.status import to_status
+from scheduler.metrics import show_calls
 from scheduler.request_stream import RequestStream
 from scheduler.user_shares import OVERLOADED_RETRY_S
 
@@ -160,6 +161,7 @@ class OpenCalls:
                         await self._wake.wait()
                 self._wake.clear()
                 self._look(time.monotonic())
+                show_calls(len(self), len(asyncio.all_tasks()))
                 while self._ending:
                     tasks.create_task(_end(self._ending.pop()))
 
