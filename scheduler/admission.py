@@ -134,13 +134,12 @@ class Admission:
         """Let an output wait behind all that are served before it."""
         self._queue.add(request)
         self._shares.waits(request)
-        self._settle(request)
 
     def remove(self, request: Request) -> None:
         """Forget an output that has ended: take it out, if it waits."""
         has_waited = self._queue.remove(request)
         self._shares.gone(request, has_waited=has_waited)
-        self._settle(request)
+        self._rest()
 
     def take_next(self, has_place: Callable[[Request], bool]) -> Request | None:
         """Take out who is next and has a place, if there is one; note whom it has passed.
@@ -148,7 +147,7 @@ class Admission:
         One whose match is pending is passed until that is known, and does not count it.
         """
         passed: list[Request] = []
-        for request in self._queue.in_order():
+        for request in self._queue.in_order(self._shares.may_run):
             if request.state is not RequestState.QUEUED:
                 continue
             if has_place(request):
@@ -165,15 +164,11 @@ class Admission:
         self._queue.remove(request)
         self._shares.admitted(request)
         self._turns.served(request.spec.priority, request.turn)
-        self._settle(request)
+        self._rest()
         return request
 
-    def _settle(self, request: Request) -> None:
-        """Hold its user back as long as that has no room for its first one that waits."""
-        user = request.spec.user
-        waiting = self._queue.of_users().get(user)
-        is_held = waiting is not None and not self._shares.may_run(waiting[0])
-        self._queue.hold(user, is_held=is_held)
+    def _rest(self) -> None:
+        """Let turns begin anew once nobody waits."""
         if not len(self._queue):
             self._turns.rest()
 

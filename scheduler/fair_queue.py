@@ -1,15 +1,15 @@
 """The outputs that wait, in the order in which they are served; some users may be held back. Pure.
 
 Of the highest priority the lowest turn goes first, then the oldest. Each user has a queue of its
-own; those who are not held back stand in the order of their first ones, so that taking somebody in
-or out takes O(log n) comparisons, and whoever is held back costs those who look nothing.
+own, and users stand in the order of their first ones: taking somebody in or out takes O(log n)
+comparisons, and a user who is held back is passed at once, however much waits behind.
 """
 
 from __future__ import annotations
 
 import bisect
 import heapq
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
 from scheduler.request import Request
@@ -25,8 +25,7 @@ class FairQueue:
         self._waiting: dict[str, list[Request]] = {}
         """By user, none of them empty, each ascending by place."""
         self._heads: list[tuple[_Place, str]] = []
-        """Users who are not held back and their first one's place, ascending."""
-        self._held: set[str] = set()
+        """Users and their first one's place, ascending."""
         self._num_waiting = 0
 
     def __len__(self) -> int:
@@ -60,27 +59,23 @@ class FairQueue:
             del self._waiting[user]
         return True
 
-    def hold(self, user: str, *, is_held: bool) -> None:
-        """Hold a user back, or no longer."""
-        if is_held == (user in self._held):
-            return
-        if is_held:
-            self._take_head(user)
-            self._held.add(user)
-        else:
-            self._held.discard(user)
-            self._show_head(user)
+    def in_order(
+        self, may_go: Callable[[Request], bool] = lambda _first: True
+    ) -> Iterator[Request]:
+        """Yield who waits, but for users whose first one may not go.
 
-    def in_order(self) -> Iterator[Request]:
-        """Yield who waits and is not held back; nobody may be taken in or out meanwhile."""
+        Nobody may be taken in or out meanwhile.
+        """
         num_seen = 0
-        """Heads that have been looked at; those behind come later than all in next_ones."""
         next_ones: list[tuple[_Place, str, int]] = []
+        """The next one of each user of whom some were yielded."""
         while next_ones or num_seen < len(self._heads):
             head = self._heads[num_seen] if num_seen < len(self._heads) else None
             if head is not None and (not next_ones or head[0] < next_ones[0][0]):
                 user, index = head[1], 0
                 num_seen += 1
+                if not may_go(self._waiting[user][0]):
+                    continue
             else:
                 _, user, index = heapq.heappop(next_ones)
             waiting = self._waiting[user]
@@ -89,16 +84,13 @@ class FairQueue:
                 heapq.heappush(next_ones, (_place(waiting[index + 1]), user, index + 1))
 
     def _take_head(self, user: str) -> None:
-        """Take a user's head out before its queue changes, if it stands there."""
-        waiting = self._waiting.get(user)
-        if waiting and user not in self._held:
+        """Take a user's head out before its queue changes, if there is one."""
+        if waiting := self._waiting.get(user):
             del self._heads[bisect.bisect_left(self._heads, (_place(waiting[0]), user))]
 
     def _show_head(self, user: str) -> None:
-        """Put a user's head where it belongs, unless it is held back or has none."""
-        waiting = self._waiting.get(user)
-        if waiting and user not in self._held:
-            bisect.insort(self._heads, (_place(waiting[0]), user))
+        """Put a user's head where it belongs; at least one waits."""
+        bisect.insort(self._heads, (_place(self._waiting[user][0]), user))
 
 
 def _place(request: Request) -> _Place:

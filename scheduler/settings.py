@@ -71,8 +71,8 @@ class SchedulerSettings(Settings):
     max_queued_requests: Annotated[int, Field(ge=1)] = 1024
     """Most requests that wait; more are refused with RESOURCE_EXHAUSTED."""
     max_queued_tokens: Annotated[int, Field(ge=0)] = 0
-    """Most prompt tokens of requests that wait; more are refused, but for a single prompt. 0 means
-    no limit, as for the next three."""
+    """Most prompt tokens of requests that wait; more are refused, but for a user's only one. 0
+    means no limit, as for the next three."""
     max_running_requests_per_user: Annotated[int, Field(ge=0)] = 0
     """Most outputs of one user that hold pages at a time; the user's others wait."""
     max_queued_requests_per_user: Annotated[int, Field(ge=0)] = 0

@@ -72,7 +72,8 @@ class UserShares:
     def refusal(self, spec: RequestSpec) -> ChunkMeshError | None:
         """Return which limit but that of all requests keeps a new request from waiting, if any.
 
-        Who has nothing waiting may always wait with one prompt, however long.
+        Who has nothing waiting may always wait with one prompt, however long, and whatever others
+        have waiting.
         """
         config, of_user = self._config, self.of(spec.user)
         limit = config.max_running_requests_per_user
@@ -88,20 +89,17 @@ class UserShares:
                 f"{of_user.num_waiting} requests of this user are waiting, the limit is {limit} "
                 "(--max-queued-requests-per-user)"
             )
+        if not of_user.num_waiting:
+            return None
         for share, limit, whose, flag in (
-            (
-                of_user,
-                config.max_queued_tokens_per_user,
-                " of this user",
-                "--max-queued-tokens-per-user",
-            ),
-            (self._all, config.max_queued_tokens, "", "--max-queued-tokens"),
+            (of_user, config.max_queued_tokens_per_user, " of this user", "-per-user"),
+            (self._all, config.max_queued_tokens, "", ""),
         ):
             wanted = share.waiting_tokens + len(spec.prompt_ids)
-            if limit and share.num_waiting and wanted > limit:
+            if limit and wanted > limit:
                 return _overloaded(
                     f"prompts of {share.waiting_tokens} tokens{whose} are waiting, with this one "
-                    f"they would be {wanted}, the limit is {limit} ({flag})"
+                    f"they would be {wanted}, the limit is {limit} (--max-queued-tokens{flag})"
                 )
         return None
 

@@ -21,7 +21,7 @@ from tests.mesh import Mesh, mesh
 from tests.scripted_stage import Script, scripted_stages
 
 Call: TypeAlias = "grpc.aio.UnaryStreamCall[pb.GenerateRequest, pb.GenerateResponse]"
-NEW_TOKENS = 4000
+NEW_TOKENS = 1500
 """Whose messages are far more than gRPC buffers of a stream."""
 
 
@@ -44,7 +44,7 @@ async def scripted_mesh(tmp_path: Path, **settings: Any) -> AsyncIterator[Mesh]:
 @contextlib.asynccontextmanager
 async def stub_of(running: Mesh) -> AsyncIterator[generation_pb2_grpc.GenerationAsyncStub]:
     """Connect a client whose window does not grow: it takes 64 KiB that nobody reads."""
-    options = [*CLIENT_OPTIONS, ("grpc.http2.bdp_probe", 0)]
+    options = [*CLIENT_OPTIONS, ("grpc.http2.bdp_probe", 0), ("grpc.http2.lookahead_bytes", 1024)]
     async with grpc.aio.insecure_channel(str(running.address), options=options) as link:
         yield generation_pb2_grpc.GenerationStub(link)
 

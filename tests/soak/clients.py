@@ -148,7 +148,7 @@ async def hurry(client: Client) -> str:
 
 async def stop_reading(client: Client) -> str:
     """Ask for much, read a little, and read on only when the server has had enough."""
-    options = [*CLIENT_OPTIONS, ("grpc.http2.bdp_probe", 0)]
+    options = [*CLIENT_OPTIONS, ("grpc.http2.bdp_probe", 0), ("grpc.http2.lookahead_bytes", 1024)]
     request = client.request(max_new_tokens=SLOW_TOKENS, logprobs=True, top_logprobs=20)
     async with grpc.aio.insecure_channel(client.address, options=options) as link:
         call = generation_pb2_grpc.GenerationStub(link).Generate(request, timeout=PATIENCE_S)
