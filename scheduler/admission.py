@@ -114,14 +114,14 @@ class Admission:
             )
         return None
 
-    def makes_room(self, spec: RequestSpec) -> tuple[Request, Overloaded] | None:
-        """Return who must go for a request that was not refused, and why, if anybody must."""
+    def makes_room(self, spec: RequestSpec) -> tuple[str, Overloaded] | None:
+        """Return which request must go for one that was not refused, and why, if any must."""
         limit = self._config.max_queued_requests
         if len(self._queue) < limit or (last := self._has_most(spec.user)) is None:
             return None
         num_waiting = self._shares.of(last.spec.user).num_waiting
         reason = f"{num_waiting} of the {limit} requests that may wait were this user's"
-        return last, Overloaded(
+        return last.request_id, Overloaded(
             f"{reason}; its last one made room for another user's",
             retry_after_s=OVERLOADED_RETRY_S,
         )

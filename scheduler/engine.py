@@ -173,18 +173,14 @@ class Engine:
         """Let a request wait."""
         if self.is_live(spec.request_id):
             raise InvariantViolated(f"{spec.request_id} arrived while it is live")
-        error: ChunkMeshError | None
         if (route := self._route) is None:
-            error = StageUnavailable("no route stands", retry_after_s=ROUTE_RETRY_S)
+            missing = StageUnavailable("no route stands", retry_after_s=ROUTE_RETRY_S)
+            return [Failed(request_id=spec.request_id, error=missing)]
+        if (error := self._queue.refusal(spec, num_pages=route.pages.num_pages)) is not None:
             return [Failed(request_id=spec.request_id, error=error)]
-        error = self._queue.refusal(spec, num_pages=route.pages.num_pages)
-        if error is not None:
-            return [Failed(request_id=spec.request_id, error=error)]
-        actions: list[Action] = []
-        if (leaver := self._queue.makes_room(spec)) is not None:
-            actions += self._fail(leaver[0].request_id, leaver[1])
-        turn = self._queue.take_turn(spec)
-        request = Request(spec=spec, arrival=self._num_arrived, turn=turn)
+        leaver = self._queue.makes_room(spec)
+        actions = [] if leaver is None else self._fail(*leaver)
+        request = Request(spec=spec, arrival=self._num_arrived, turn=self._queue.take_turn(spec))
         self._num_arrived += 1
         self._live.add(request)
         return actions + self._wait(route, request, now_s)

@@ -46,8 +46,12 @@ class Door:
         if (error := self.queue.refusal(spec, num_pages=10_000)) is not None:
             return error
         if (leaver := self.queue.makes_room(spec)) is not None:
-            self.pushed_out.append(leaver[0].request_id)
-            self.queue.remove(leaver[0])
+            waiting = [
+                each for of_user in self.queue._queue.of_users().values() for each in of_user
+            ]
+            (last,) = [each for each in waiting if each.request_id == leaver[0]]
+            self.pushed_out.append(last.request_id)
+            self.queue.remove(last)
         turn, arrival = self.queue.take_turn(spec), next(self._ids)
         request = Request(spec=spec, arrival=arrival, turn=turn, state=RequestState.QUEUED)
         self.queue.add(request)
