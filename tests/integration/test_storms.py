@@ -143,6 +143,7 @@ async def test_a_reconnect_storm_leaves_nothing_behind(tmp_path: Path) -> None:
         async def storm(num_clients: int) -> None:
             for first in range(0, num_clients, 25):
                 await asyncio.gather(*map(come_and_go, range(first, first + 25)))
+                forget_microbatches(stages)
             await settled(running, stages)
 
         await storm(100)

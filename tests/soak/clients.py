@@ -43,6 +43,8 @@ class Client:
     """request_id, used once."""
     num_streamed: dict[int, int] = dataclasses.field(default_factory=dict)
     """Tokens that were streamed, by output."""
+    details: list[str] = dataclasses.field(default_factory=list)
+    """What errors said."""
 
     def request(self, *, stream: bool = True, **params: Any) -> pb.GenerateRequest:
         """Ask greedily for the known answer, at some priority."""
@@ -71,6 +73,7 @@ class Client:
             else:
                 return ""
         except grpc.aio.AioRpcError as error:
+            self.details.append(str(error.details()))
             return error.code().name
         return (await call.code()).name
 
@@ -133,7 +136,9 @@ async def abort(client: Client) -> str:
 async def vanish(client: Client) -> str:
     """Close the connection under a call."""
     link = grpc.aio.insecure_channel(client.address, options=CLIENT_OPTIONS)
-    call = generation_pb2_grpc.GenerationStub(link).Generate(client.request())
+    call = generation_pb2_grpc.GenerationStub(link).Generate(
+        client.request(), timeout=PATIENCE_S, wait_for_ready=True
+    )
     status = await client.read(call, num_messages=client.chance.randrange(1, 6))
     await asyncio.sleep(client.chance.random() * 0.1)
     await link.close()
@@ -151,7 +156,9 @@ async def stop_reading(client: Client) -> str:
     options = [*CLIENT_OPTIONS, ("grpc.http2.bdp_probe", 0), ("grpc.http2.lookahead_bytes", 1024)]
     request = client.request(max_new_tokens=SLOW_TOKENS, logprobs=True, top_logprobs=20)
     async with grpc.aio.insecure_channel(client.address, options=options) as link:
-        call = generation_pb2_grpc.GenerationStub(link).Generate(request, timeout=PATIENCE_S)
+        call = generation_pb2_grpc.GenerationStub(link).Generate(
+            request, timeout=PATIENCE_S, wait_for_ready=True
+        )
         if status := await client.read(call, num_messages=3):
             return status
         await asyncio.sleep(12 + 6 * client.chance.random())
@@ -211,4 +218,6 @@ async def play_on(
                 name=f"{seed}-{index}",
             )
             outcome = await MANNERS[name].play(client)
-            tally.count(name, outcome, MANNERS[name].allowed)
+            if outcome not in MANNERS[name].allowed:
+                tally.unexpected.append(f"{name}: {outcome} {client.details}")
+            tally.outcomes[name, outcome] += 1

@@ -26,12 +26,6 @@ class Tally:
         self.num_compared += len(actual)
         self.num_wrong += sum(a != b for a, b in zip(expected, actual, strict=False))
 
-    def count(self, kind: str, outcome: str, allowed: frozenset[str]) -> None:
-        """Count the end of a request."""
-        self.outcomes[kind, outcome] += 1
-        if outcome not in allowed:
-            self.unexpected.append(f"{kind}: {outcome}")
-
     @property
     def num_requests(self) -> int:
         """All requests."""
