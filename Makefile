@@ -31,6 +31,10 @@ test: $(VENV)/.has-test ## Run all tests but the slow ones
 test-all: $(VENV)/.has-test ## Run the full matrices too
 	pytest -m "not gpu"
 
+.PHONY: soak
+soak: $(VENV)/.has-test ## Let clients of all manners loose for SOAK_SECONDS (600), and tell what is left
+	python -m tests.soak
+
 .PHONY: bench
 bench: $(VENV)/.has-test ## Measure speed (best on an idle machine)
 	python -m tests.bench

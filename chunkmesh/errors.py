@@ -8,6 +8,8 @@ ChunkMeshError
 |   +-- StageUnavailable  a stage of the route is missing or was lost
 |   +-- Standby           this scheduler does not lead its mesh
 +-- Overloaded            refused at the door; try again later
++-- SlowReader            the client does not take what it asked for
++-- DeadlineExceeded      the server's own time limit for a request
 +-- StaleEpoch            a message of an earlier epoch
 +-- LinkError             an activation link broke, or its peer broke the protocol
 +-- CacheFault            the prefix cache failed; always handled as a miss
@@ -65,6 +67,14 @@ class Standby(Unavailable):
 
 class Overloaded(Unavailable):
     """The queue or the pages are full; refused at the door."""
+
+
+class SlowReader(ChunkMeshError):
+    """The client left too much unread, or for too long; the text names the limit."""
+
+
+class DeadlineExceeded(ChunkMeshError):
+    """A request took longer than the server allows; the text names the limit."""
 
 
 class StaleEpoch(ChunkMeshError):

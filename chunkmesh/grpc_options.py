@@ -9,6 +9,7 @@ from __future__ import annotations
 
 MAX_MESSAGE_BYTES = 64 * 2**20
 """Most bytes of one message, both ways, on both ends: over ten million token ids."""
+MAX_PENDING_CALLS = 1 << 15
 PING_INTERVAL_S = 20
 PING_TIMEOUT_S = 10
 
@@ -31,6 +32,10 @@ CLIENT_OPTIONS = (
 SERVER_OPTIONS = (
     *_SHARED,
     ("grpc.so_reuseport", 0),
+    # Calls that Python has not picked up yet. By default gRPC drops some of more than 1000 of them,
+    # with CANCELLED: a burst is to be refused by us, in words.
+    ("grpc.server.max_pending_requests", MAX_PENDING_CALLS),
+    ("grpc.server.max_pending_requests_hard_limit", MAX_PENDING_CALLS),
     ("grpc.http2.min_ping_interval_without_data_ms", PING_INTERVAL_S * 500),
     ("grpc.http2.max_ping_strikes", 0),
 )

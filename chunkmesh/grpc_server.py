@@ -37,9 +37,15 @@ class GrpcServer:
     server: grpc.aio.Server
     """Takes servicers until listening."""
 
-    def __init__(self, *service_names: str) -> None:
-        """Name the services that will be added, with their package, for reflection and health."""
-        self.server = grpc.aio.server(interceptors=[ErrorInterceptor()], options=SERVER_OPTIONS)
+    def __init__(self, *service_names: str, max_connections: int | None = None) -> None:
+        """Name the services that will be added, with their package, for reflection and health.
+
+        Connections beyond max_connections are closed at once.
+        """
+        options = [*SERVER_OPTIONS]
+        if max_connections is not None:
+            options.append(("grpc.max_allowed_incoming_connections", max_connections))
+        self.server = grpc.aio.server(interceptors=[ErrorInterceptor()], options=options)
         self._names = service_names
         self._health = HealthServicer(service_names)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self.server)

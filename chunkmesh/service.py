@@ -14,6 +14,7 @@ The first SIGTERM or SIGINT sets stop and serve returns when it is done; a secon
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
 import sys
@@ -52,6 +53,9 @@ def run(settings_class: type[SettingsT], serve: Serve[SettingsT]) -> Never:
 
 def _exit_status(loaded: Loaded[SettingsT], serve: Serve[SettingsT]) -> int:
     _log.info("starting", pid=os.getpid(), settings=loaded.values())
+    # Modules and classes stay: without them a full collection no longer holds the loop up.
+    gc.collect()
+    gc.freeze()
     try:
         asyncio.run(_until_stopped(loaded.settings, serve))
     except asyncio.CancelledError:

@@ -20,12 +20,14 @@ from chunkmesh.errors import (
     CacheFault,
     ChunkMeshError,
     ConfigError,
+    DeadlineExceeded,
     InvalidRequest,
     InvariantViolated,
     LinkError,
     ModelFault,
     NotFound,
     Overloaded,
+    SlowReader,
     StageUnavailable,
     StaleEpoch,
     Standby,
@@ -47,6 +49,8 @@ _CODES: Mapping[type[ChunkMeshError], tuple[grpc.StatusCode, str]] = {
     StageUnavailable: (grpc.StatusCode.UNAVAILABLE, "STAGE_UNAVAILABLE"),
     Standby: (grpc.StatusCode.UNAVAILABLE, "STANDBY"),
     Overloaded: (grpc.StatusCode.RESOURCE_EXHAUSTED, "OVERLOADED"),
+    SlowReader: (grpc.StatusCode.RESOURCE_EXHAUSTED, "SLOW_READER"),
+    DeadlineExceeded: (grpc.StatusCode.DEADLINE_EXCEEDED, "DEADLINE_EXCEEDED"),
     Unavailable: (grpc.StatusCode.UNAVAILABLE, "UNAVAILABLE"),
     StaleEpoch: (grpc.StatusCode.ABORTED, "STALE_EPOCH"),
     LinkError: (grpc.StatusCode.UNAVAILABLE, "LINK_ERROR"),
@@ -116,7 +120,7 @@ def from_rpc_error(error: grpc.RpcError) -> ChunkMeshError:
     info = _find(error_details_pb2.ErrorInfo(), details)
     known = _ERRORS.get(info.reason) if info.domain == DOMAIN else None
     kind = known or _ERRORS_WITHOUT_REASON.get(code, ChunkMeshError)
-    if code is grpc.StatusCode.DEADLINE_EXCEEDED:
+    if known is None and code is grpc.StatusCode.DEADLINE_EXCEEDED:
         message = f"no answer in time: {message}"
     if issubclass(kind, InvalidRequest):
         violations = _find(error_details_pb2.BadRequest(), details).field_violations

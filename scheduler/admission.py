@@ -11,20 +11,21 @@ fits it.
 Who lacks a place may be passed by those behind it that need less, so that a short prompt does not
 wait for a long one that waits for pages. But only so often: then nobody is admitted before it, and
 its pages come back as others end.
+
+Users of one priority take turns and have limits of their own (fair_door.py).
 """
 
 from __future__ import annotations
 
-import bisect
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
-from chunkmesh.errors import ChunkMeshError, InvalidRequest, Overloaded
+from chunkmesh.errors import InvalidRequest
 from scheduler.engine_config import EngineConfig
 from scheduler.events import RequestSpec
+from scheduler.fair_queue import FairQueue
 from scheduler.request import Request, RequestState
 
-OVERLOADED_RETRY_S = 1.0
 MAX_PASSED = 16
 """So many may be admitted before one that waits for more than they need."""
 _LOOK_AHEAD = 8
@@ -73,26 +74,6 @@ def pages_at_start(request: Request, config: EngineConfig) -> int:
     )
 
 
-def refusal(
-    spec: RequestSpec, config: EngineConfig, *, num_pages: int, num_waiting: int
-) -> ChunkMeshError | None:
-    """Return why a request must not wait for a pool of num_pages behind num_waiting, if so."""
-    limit = config.max_running_requests
-    if spec.num_outputs > limit:
-        return InvalidRequest(
-            f"n is {spec.num_outputs}, at most {limit} outputs run at a time",
-            field="sampling_params.n",
-        )
-    if (error := too_large(spec, config, num_pages)) is not None:
-        return error
-    if num_waiting >= config.max_queued_requests:
-        return Overloaded(
-            f"{num_waiting} requests are waiting, the limit is {config.max_queued_requests}",
-            retry_after_s=OVERLOADED_RETRY_S,
-        )
-    return None
-
-
 def too_large(spec: RequestSpec, config: EngineConfig, num_pages: int) -> InvalidRequest | None:
     """Return how far a request could outgrow a pool, if so; name what is too much."""
     prompt_tokens, num_outputs = len(spec.prompt_ids), spec.num_outputs
@@ -117,55 +98,60 @@ def too_large(spec: RequestSpec, config: EngineConfig, num_pages: int) -> Invali
 
 
 class Admission:
-    """The queue of outputs that have no row on a route: of the highest priority the oldest first.
+    """The queue of outputs that have no row on a route, of all users in their fair order.
 
-    A new request is younger than all others; one that was preempted takes its old place again.
+    A new request comes behind all others of its user; one that was preempted takes its old place
+    again.
     """
 
     def __init__(self) -> None:
         """Begin with nobody waiting."""
-        self._queue: list[Request] = []
-        """WAITING and QUEUED outputs, ascending by rank."""
+        self._queue = FairQueue()
+        """WAITING and QUEUED outputs."""
 
     def __len__(self) -> int:
         return len(self._queue)
 
     def __iter__(self) -> Iterator[Request]:
-        return iter(self._queue)
+        return self._queue.in_order()
+
+    def of(self, user: str) -> Sequence[Request]:
+        """Return who waits of a user, in order; a view."""
+        return self._queue.of_users().get(user, ())
 
     def add(self, request: Request) -> None:
         """Let an output wait behind all that are served before it."""
-        bisect.insort(self._queue, request, key=_rank)
+        self._queue.add(request)
 
     def first(self, num_requests: int) -> list[Request]:
         """Return the first outputs that could be admitted now."""
-        queued = (each for each in self._queue if each.state is RequestState.QUEUED)
+        queued = (each for each in self if each.state is RequestState.QUEUED)
         return list(itertools.islice(queued, num_requests))
 
     def remove(self, request: Request) -> None:
         """Take an output out, if it waits."""
-        index = bisect.bisect_left(self._queue, request.rank, key=_rank)
-        if self._queue[index : index + 1] == [request]:
-            del self._queue[index]
+        self._queue.remove(request)
 
-    def take_next(self, has_place: Callable[[Request], bool]) -> Request | None:
+    def take_next(
+        self,
+        has_place: Callable[[Request], bool],
+        may_run: Callable[[Request], bool] = lambda _first: True,
+    ) -> Request | None:
         """Take out who is next and has a place, if there is one; note whom it has passed.
 
-        One whose match is pending is passed until that is known, and does not count it.
+        One whose match is pending is passed until that is known, and does not count it. Users
+        whose first one may not run are held back.
         """
         passed: list[Request] = []
-        for index, request in enumerate(self._queue):
+        for request in self._queue.in_order(may_run):
             if request.state is not RequestState.QUEUED:
                 continue
             if has_place(request):
                 for each in passed:
                     each.num_passed += 1
-                return self._queue.pop(index)
+                self._queue.remove(request)
+                return request
             passed.append(request)
             if request.num_passed >= MAX_PASSED or len(passed) == _LOOK_AHEAD:
                 return None
         return None
-
-
-def _rank(request: Request) -> tuple[int, int, int]:
-    return request.rank

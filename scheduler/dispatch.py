@@ -9,13 +9,15 @@ being admitted there, it does not come back. Without a route it is parked (parke
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from chunkmesh.errors import ChunkMeshError, StageUnavailable
 from scheduler.actions import Action
-from scheduler.admission import refusal, too_large
+from scheduler.admission import too_large
 from scheduler.engine_config import EngineConfig
 from scheduler.events import RequestSpec
+from scheduler.fair_door import FairDoor
+from scheduler.fair_queue import place
 from scheduler.first_token import Prospect, prospect
 from scheduler.parked import ROUTE_RETRY_S, Parked
 from scheduler.prefixes import release_lease
@@ -33,6 +35,7 @@ class Dispatch:
     def __init__(self, config: EngineConfig, routes: StandingRoutes) -> None:
         """Begin with nobody waiting."""
         self.parked = Parked()
+        self.door = FairDoor(config, self._waiting_of)
         self._config, self._routes = config, routes
         self.known_pages = 0
         """Of the largest route that stands or, without one, stood last."""
@@ -48,7 +51,7 @@ class Dispatch:
         """Return why a new request must not wait, if so."""
         if not len(self._routes) and not self.parked.is_open(now_s):
             return self.parked.error()
-        return refusal(spec, self._config, num_pages=self.known_pages, num_waiting=self.num_waiting)
+        return self.door.refusal(spec, num_pages=self.known_pages)
 
     def unfit(self, spec: RequestSpec) -> StageUnavailable | None:
         """Return why a request that had a route cannot run on any that stands, if so."""
@@ -60,6 +63,7 @@ class Dispatch:
 
     def wait(self, request: Request, now_s: float) -> list[Action]:
         """Let an output wait that is WAITING: for a route that has room for it, or for any."""
+        self.door.waits(request)
         routes = list(self._routes)
         if not routes:
             request.epoch = None
@@ -69,8 +73,17 @@ class Dispatch:
             routes = [each for each in routes if self._fits(request, each)]
         return self._bind(request, self._best(request, routes), now_s)
 
+    def take_next(self, route: Route) -> Request | None:
+        """Take out who is next on a route and has a place there, if there is one."""
+        request = route.queue.take_next(route.has_place, self.door.shares.may_run)
+        if request is not None:
+            self._is_freer = True
+            self.door.admitted(request)
+        return request
+
     def remove(self, request: Request) -> None:
-        """Forget an output, if it waits."""
+        """Forget an output that has ended, waiting or running."""
+        self.door.gone(request)
         route = self._routes.find(request.epoch)
         if route is None:
             self.parked.remove(request)
@@ -104,11 +117,17 @@ class Dispatch:
         moves = [actions for actions in fetched if actions is not None]
         return list(itertools.chain.from_iterable(moves)) if moves else None
 
+    def _waiting_of(self, user: str) -> Iterator[Request]:
+        """Yield the outputs that a user has waiting, wherever they wait."""
+        yield from (each for each in self.parked if each.spec.user == user)
+        for route in self._routes:
+            yield from route.queue.of(user)
+
     def _fetch(self, free: Route, now_s: float) -> list[Action] | None:
         """Let the first output move to a free route that is served earlier there, if any is."""
         others = [each for each in self._routes if each is not free]
         waiting = [request for route in others for request in route.queue.first(_LOOK_AHEAD)]
-        for request in sorted(waiting, key=lambda each: each.rank):
+        for request in sorted(waiting, key=place):
             source = self._routes.find(request.epoch)
             if source is None or not self._fits(request, free) or not free.has_place(request):
                 continue

@@ -157,9 +157,8 @@ class Engine:
             actions += self._dispatch.wait(leaver, now_s)
         for load in route.loads.expire(now_s):
             actions += route.end_load(load, now_s=now_s)
-        while (request := route.queue.take_next(route.has_place)) is not None:
+        while (request := self._dispatch.take_next(route)) is not None:
             actions += route.admit(request, now_s=now_s)
-            self._dispatch.look_again()
         while (microbatch := route.next_microbatch(now_s)) is not None:
             actions.append(microbatch)
         return actions + list(route.stores.go_on())
@@ -188,10 +187,13 @@ class Engine:
             raise InvariantViolated(f"{spec.request_id} arrived while it is live")
         if (error := self._dispatch.refusal(spec, now_s)) is not None:
             return [Failed(request_id=spec.request_id, error=error)]
-        request = Request(spec=spec, arrival=self._num_arrived)
+        door = self._dispatch.door
+        leaver = door.makes_room(spec)
+        actions = [] if leaver is None else self._fail(*leaver)
+        request = Request(spec=spec, arrival=self._num_arrived, turn=door.take_turn(spec))
         self._num_arrived += 1
         self._live.add(request)
-        return self._dispatch.wait(request, now_s)
+        return actions + self._dispatch.wait(request, now_s)
 
     def _acked(self, event: Acked, now_s: float) -> list[Action]:
         """Take one stage's acknowledgement, and with the last stage's the results."""

@@ -26,6 +26,14 @@ class EngineConfig:
     """Most outputs that have a row, >= 1."""
     max_queued_requests: int
     """Most requests that wait for a row, >= 1; more are refused."""
+    max_queued_tokens: int = 0
+    """Most prompt tokens of requests that wait, >= 0; 0 means no limit, as for the next three."""
+    max_running_requests_per_user: int = 0
+    """Most outputs of one user that have a row."""
+    max_queued_requests_per_user: int = 0
+    """Most requests of one user that wait for a row."""
+    max_queued_tokens_per_user: int = 0
+    """Most prompt tokens of one user's requests that wait."""
     load_timeout_s: float
     """With load_policy timeout how long stages may read a hit, > 0; then what is there is used."""
     load_timeout_s_per_1k_tokens: float = 0.0
@@ -72,6 +80,10 @@ class EngineConfig:
             ("chunked_prefill_tokens", 1),
             ("max_running_requests", 1),
             ("max_queued_requests", 1),
+            ("max_queued_tokens", 0),
+            ("max_running_requests_per_user", 0),
+            ("max_queued_requests_per_user", 0),
+            ("max_queued_tokens_per_user", 0),
             ("max_outstanding_stores", 0),
             ("load_timeout_s_per_1k_tokens", 0),
             ("load_min_tokens", 0),

@@ -80,6 +80,8 @@ class RequestSpec:
     sampling: Sampling
     priority: int = 0
     """-100 <= priority <= 100; higher goes first."""
+    user: str = ""
+    """Whose it is, which limits and fair turns go by; "" while nobody is told apart."""
     texts: tuple[TextSink, ...]
     """One for each output, >= 1; there are as many outputs."""
     prompt_top_logprobs: int | None = None

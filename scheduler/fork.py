@@ -33,6 +33,7 @@ def fork(first: Request, page_tokens: int) -> list[Request]:
             child=index + 1,
             arrival=first.arrival,
             epoch=first.epoch,
+            turn=first.turn,
             state=first.state,
             row=row,
             page_ids=first.page_ids[:num_shared] + list(reserve.page_ids[index : index + 1]),

@@ -18,9 +18,10 @@ from scheduler.control_loop import ControlLoop
 from scheduler.events import RequestSpec
 from scheduler.given_chunks import check_chunk_tokens
 from scheduler.hicache_client import HiCacheClient
-from scheduler.intake import Intake
+from scheduler.intake import Intake, prompt_bytes
 from scheduler.leadership import AnyLeadership
 from scheduler.metrics import count_request
+from scheduler.open_calls import OpenCalls
 from scheduler.parked import ROUTE_RETRY_S
 from scheduler.request_stream import RequestStream
 from scheduler.server_info import ServedModel
@@ -44,8 +45,9 @@ class GenerationService(generation_pb2_grpc.GenerationServicer):
         model: ServedModel,
         hicache: HiCacheClient | None,
         leadership: AnyLeadership,
+        calls: OpenCalls,
     ) -> None:
-        """Serve one control loop."""
+        """Serve one control loop; calls are those of the server."""
         self.draining = False
         """Whether new requests are refused because the scheduler shuts down."""
         self._loop = control_loop
@@ -53,29 +55,41 @@ class GenerationService(generation_pb2_grpc.GenerationServicer):
         self._model = model
         self._hicache = hicache
         self._leadership = leadership
+        self._calls = calls
         self._has_warned = False
         """Of salts that no secret protects."""
 
     async def Generate(
-        self, request: pb.GenerateRequest, _context: _Context
+        self, request: pb.GenerateRequest, context: _Context
     ) -> AsyncIterator[pb.GenerateResponse]:
         """Run one request; the call's end, however it comes, is the request's end."""
-        arrived_s = time.monotonic()
+        call = self._calls.begin(context, time.monotonic())
         request_id = request.request_id or secrets.token_hex(8)
-        spec = await self._read(request, request_id)
+        with self._calls.reading(prompt_bytes(request)):
+            spec = await self._read(request, request_id, call.user)
         stream = RequestStream(
-            prompt_tokens=len(spec.prompt_ids), arrived_s=arrived_s, num_outputs=spec.num_outputs
+            prompt_tokens=len(spec.prompt_ids),
+            arrived_s=call.arrived_s,
+            num_outputs=spec.num_outputs,
+            max_unread_bytes=self._calls.max_unread_bytes,
+            on_slow=lambda error: self._calls.end(call, error),
         )
         self._check_new(request_id)
         if spec.namespace != self._namespace(request):
             # Its pages' keys would name weights that no longer compute them.
             raise StageUnavailable("the model's weights have changed", retry_after_s=ROUTE_RETRY_S)
+        call.stream = stream
         track = self._loop.submit(spec, stream)
+        # A task that is cancelled while it sends leaves its generator to the garbage collector.
+        call.task.add_done_callback(lambda _task: self._loop.forget(request_id, stream))
         epoch = self._loop.workers.registry.epoch
         try:
             async for response in replies.responses(request, request_id, stream, track.timings):
+                stream.offered_s = time.monotonic()
                 yield response
+                stream.offered_s = None
         finally:
+            stream.offered_s = time.monotonic()
             self._loop.forget(request_id, stream)
             count_request(stream)
             _log.info("request ended", request_id=request_id, epoch=epoch, **stream.summary())
@@ -101,7 +115,8 @@ class GenerationService(generation_pb2_grpc.GenerationServicer):
         self, request: pb.TokenizeRequest, _context: _Context
     ) -> pb.TokenizeResponse:
         """Turn a prompt into ids, and name the pages that it fills."""
-        ids = await self._intake.prompt_ids(request)
+        with self._calls.reading(prompt_bytes(request)):
+            ids = await self._intake.prompt_ids(request)
         registry = self._loop.workers.registry
         response = pb.TokenizeResponse(page_tokens=registry.page_tokens)
         response.input_ids.extend(ids.tolist())
@@ -136,12 +151,13 @@ class GenerationService(generation_pb2_grpc.GenerationServicer):
         ):
             yield await timeline_replies.response(timeline, now_s=time.monotonic())
 
-    async def _read(self, request: pb.GenerateRequest, request_id: str) -> RequestSpec:
+    async def _read(self, request: pb.GenerateRequest, request_id: str, user: str) -> RequestSpec:
         """Check a request; without a route none is looked at."""
         self._check_new(request_id)
         spec = await self._intake.read(
             request,
             request_id,
+            user=user,
             namespace=self._namespace(request),
             pool=KvPoolSize(
                 num_pages=self._loop.engine.snapshot().num_route_pages,

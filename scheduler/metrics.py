@@ -1,4 +1,4 @@
-"""What the scheduler tells in /metrics: requests, the cache's faults, chunks and the pipeline.
+"""What the scheduler tells in /metrics: requests and calls, cache faults, chunks, the pipeline.
 
 One set a process, as the side door shows it. Tokens are those of the usage that clients are told.
 """
@@ -24,6 +24,10 @@ _CACHED_TOKENS = Counter(
     "chunkmesh_cached_tokens", "Prompt tokens that were taken from the prefix cache."
 )
 _OUTPUT_TOKENS = Counter("chunkmesh_output_tokens", "Output tokens of all outputs.")
+_OPEN_CALLS = Gauge(
+    "chunkmesh_open_calls", "Generate calls that are read, wait, run or are still to be taken."
+)
+_TASKS = Gauge("chunkmesh_tasks", "Tasks of the scheduler's event loop.")
 _PREEMPTIONS = Counter(
     "chunkmesh_preemptions", "Times that an output gave its pages to others and waited again."
 )
@@ -109,6 +113,12 @@ class RecoveryReport:
 def count_preemptions(num_preemptions: int) -> None:
     """Count outputs that gave their pages to others."""
     _PREEMPTIONS.inc(num_preemptions)
+
+
+def show_calls(num_calls: int, num_tasks: int) -> None:
+    """Show how many calls are open, and how many tasks there are."""
+    _OPEN_CALLS.set(num_calls)
+    _TASKS.set(num_tasks)
 
 
 def count_request(stream: RequestStream) -> None:

@@ -8,6 +8,7 @@ to wait before they try again.
 from __future__ import annotations
 
 import bisect
+from collections.abc import Iterator
 
 from chunkmesh.errors import StageUnavailable
 from scheduler.events import RouteAwaited
@@ -31,6 +32,9 @@ class Parked:
 
     def __len__(self) -> int:
         return len(self._requests)
+
+    def __iter__(self) -> Iterator[Request]:
+        return iter(self._requests)
 
     def add(self, request: Request) -> None:
         """Let an output wait in its place."""

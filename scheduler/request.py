@@ -74,6 +74,8 @@ class Request:
     """0 <= child < spec.num_outputs."""
     arrival: int = 0
     """How many requests arrived before it."""
+    turn: int = 0
+    """When it is served among those of its priority, >= 0 (fair_turns.py)."""
     state: RequestState = RequestState.WAITING
     prompt_tokens: int = dataclasses.field(init=False)
     """Length of the prompt."""
@@ -161,6 +163,11 @@ class Request:
         Of the highest priority the oldest.
         """
         return -self.spec.priority, self.arrival, self.child
+
+    @property
+    def is_new(self) -> bool:
+        """Whether it has not begun, as far as its client can tell, and was never preempted."""
+        return not (self.num_preemptions or self.num_recoveries or self.output_ids)
 
     @property
     def prefill(self) -> Prefill:

@@ -27,6 +27,7 @@ from scheduler.intake import Intake
 from scheduler.latency_file import LatencyFile, parse_latency_file
 from scheduler.leadership import AnyLeadership
 from scheduler.model_files import ModelFiles, read_model_files
+from scheduler.open_calls import CallLimits, OpenCalls
 from scheduler.page_keying import PageKeying
 from scheduler.prospect import Patience
 from scheduler.server_info import ServedModel
@@ -53,6 +54,7 @@ class RunningScheduler:
     """Port for stage workers."""
     http_address: HostPort
     control_loop: ControlLoop
+    open_calls: OpenCalls
 
 
 async def serve(settings: SchedulerSettings, stop: asyncio.Event) -> None:
@@ -73,7 +75,7 @@ async def running(settings: SchedulerSettings) -> AsyncIterator[RunningScheduler
     context_length = settings.context_length or files.context_length
     async with contextlib.AsyncExitStack() as stack:
         hicache = await _hicache(settings, stack)
-        users = GrpcServer("chunkmesh.v1.Generation")
+        users = GrpcServer("chunkmesh.v1.Generation", max_connections=settings.max_connections)
         internal = GrpcServer("chunkmesh.v1.StageControl")
 
         def on_ready(ready: bool) -> None:
@@ -82,6 +84,7 @@ async def running(settings: SchedulerSettings) -> AsyncIterator[RunningScheduler
         config = _engine_config(settings, context_length)
         loop = _control_loop(settings, files, config, hicache, on_ready)
         candidate = new_candidate(settings, deeds(loop, internal))
+        calls = OpenCalls(_call_limits(settings))
         service = GenerationService(
             control_loop=loop,
             intake=_intake(files, context_length),
@@ -90,6 +93,7 @@ async def running(settings: SchedulerSettings) -> AsyncIterator[RunningScheduler
             ),
             hicache=hicache,
             leadership=candidate.leadership,
+            calls=calls,
         )
         generation_pb2_grpc.add_GenerationServicer_to_server(service, users.server)
         attach = AttachService(loop, latency_file, candidate)
@@ -98,8 +102,8 @@ async def running(settings: SchedulerSettings) -> AsyncIterator[RunningScheduler
             internal.listening(settings.listen("internal_port"), grace_s=_ATTACH_GRACE_S)
         )
         tasks = await stack.enter_async_context(asyncio.TaskGroup())
-        clock = tasks.create_task(loop.run())
-        stack.callback(clock.cancel)
+        for watch in (tasks.create_task(loop.run()), tasks.create_task(calls.run())):
+            stack.callback(watch.cancel)
         address = await stack.enter_async_context(users.listening(settings.listen("port")))
         bound: dict[str, JsonValue] = {"grpc": str(address), "internal": str(internal_address)}
         app = side_door.app(
@@ -118,6 +122,7 @@ async def running(settings: SchedulerSettings) -> AsyncIterator[RunningScheduler
             internal_address=internal_address,
             http_address=http,
             control_loop=loop,
+            open_calls=calls,
         )
         service.draining = True
         users.set_serving(serving=False)
@@ -138,6 +143,10 @@ def _engine_config(settings: SchedulerSettings, context_length: int) -> EngineCo
         decode_groups=settings.decode_groups,
         max_running_requests=settings.max_running_requests,
         max_queued_requests=settings.max_queued_requests,
+        max_queued_tokens=settings.max_queued_tokens,
+        max_running_requests_per_user=settings.max_running_requests_per_user,
+        max_queued_requests_per_user=settings.max_queued_requests_per_user,
+        max_queued_tokens_per_user=settings.max_queued_tokens_per_user,
         max_microbatch_requests=settings.pp_max_micro_batch_size,
         load_policy=settings.load_policy,
         load_timeout_s=settings.load_timeout_ms / 1000,
@@ -152,6 +161,22 @@ def _engine_config(settings: SchedulerSettings, context_length: int) -> EngineCo
         dynamic_smooth_factor=settings.dynamic_chunking_smooth_factor,
         max_chunk_ms=settings.max_chunk_ms or None,
         context_tokens=context_length,
+    )
+
+
+def _call_limits(settings: SchedulerSettings) -> CallLimits:
+    """Return what open calls may be at most.
+
+    Twice what can wait and run, for those that are read or whose client is still to take the end;
+    and twice that for all users, so that no single one keeps the others out.
+    """
+    per_user = 2 * (settings.max_running_requests + settings.max_queued_requests)
+    return CallLimits(
+        max_calls_per_user=per_user,
+        max_calls=2 * per_user,
+        max_unread_bytes=settings.max_unread_bytes,
+        unread_timeout_s=settings.unread_timeout,
+        request_timeout_s=settings.request_timeout,
     )
 
 

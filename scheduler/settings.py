@@ -80,6 +80,27 @@ class SchedulerSettings(Settings):
     """Most requests that hold pages at a time."""
     max_queued_requests: Annotated[int, Field(ge=1)] = 1024
     """Most requests that wait; more are refused with RESOURCE_EXHAUSTED."""
+    max_queued_tokens: Annotated[int, Field(ge=0)] = 0
+    """Most prompt tokens of requests that wait; more are refused, but for a user's only one. 0
+    means no limit, as for the next three."""
+    max_running_requests_per_user: Annotated[int, Field(ge=0)] = 0
+    """Most outputs of one user that hold pages at a time; the user's others wait."""
+    max_queued_requests_per_user: Annotated[int, Field(ge=0)] = 0
+    """Most requests of one user that wait; more are refused with RESOURCE_EXHAUSTED."""
+    max_queued_tokens_per_user: Annotated[int, Field(ge=0)] = 0
+    """Most prompt tokens of one user's requests that wait, likewise."""
+    max_connections: Annotated[int, Field(ge=1)] = 512
+    """Most connections to the users' port; more are closed at once."""
+    max_unread_bytes: Annotated[int, Field(ge=1024)] = 4 << 20
+    """Most bytes of a stream that wait for a client that does not read; then its request ends with
+    RESOURCE_EXHAUSTED. What gRPC itself buffers comes on top: 64 KiB, and what the client's side
+    takes in."""
+    unread_timeout: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 60.0
+    """Seconds that a client may leave a message that it does not take, with the same end. 0 means
+    no limit."""
+    request_timeout: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    """Seconds that a request may take, waiting included; then it ends with DEADLINE_EXCEEDED. 0
+    means no limit but the client's own deadline."""
     max_outstanding_stores: Annotated[int, Field(ge=0)] = 64
     """Most stores of pages under way; more are dropped, and with 0 nothing is stored."""
     hicache_write_policy: WritePolicy = "write_through"

@@ -19,6 +19,7 @@ from chunkmesh.transports.memory import MemoryNetwork
 from chunkmesh.v1 import generation_pb2 as pb
 from chunkmesh.v1 import generation_pb2_grpc
 from scheduler.control_loop import ControlLoop
+from scheduler.open_calls import OpenCalls
 from scheduler.serve import running
 from scheduler.settings import SchedulerSettings
 from stage_worker.host_pages import HostPages
@@ -39,6 +40,7 @@ class Mesh:
     http_address: HostPort
     internal_address: HostPort
     control_loop: ControlLoop
+    open_calls: OpenCalls
     channel: grpc.aio.Channel
     stub: generation_pb2_grpc.GenerationAsyncStub
 
@@ -116,6 +118,7 @@ async def mesh(
                 http_address=scheduler.http_address,
                 internal_address=scheduler.internal_address,
                 control_loop=scheduler.control_loop,
+                open_calls=scheduler.open_calls,
                 channel=to_scheduler,
                 stub=generation_pb2_grpc.GenerationStub(to_scheduler),
             )

@@ -32,6 +32,8 @@ def _without_details(code: grpc.StatusCode, details: str = "text") -> grpc.aio.A
         (errors.StageUnavailable("x"), grpc.StatusCode.UNAVAILABLE),
         (errors.Standby("x"), grpc.StatusCode.UNAVAILABLE),
         (errors.Overloaded("x"), grpc.StatusCode.RESOURCE_EXHAUSTED),
+        (errors.SlowReader("x"), grpc.StatusCode.RESOURCE_EXHAUSTED),
+        (errors.DeadlineExceeded("x"), grpc.StatusCode.DEADLINE_EXCEEDED),
         (errors.StaleEpoch("x"), grpc.StatusCode.ABORTED),
         (errors.LinkError("x"), grpc.StatusCode.UNAVAILABLE),
         (errors.CacheFault("x"), grpc.StatusCode.UNAVAILABLE),

@@ -12,10 +12,10 @@ from scheduler.admission import (
     Admission,
     new_tokens_that_fit,
     pages_at_start,
-    refusal,
 )
 from scheduler.engine_config import EngineConfig
 from scheduler.events import RequestSpec
+from scheduler.fair_door import FairDoor
 from scheduler.request import Request, RequestState
 from tests.specs import make_spec
 
@@ -42,7 +42,7 @@ def _queued(arrival: int, prompt: int, priority: int = 0) -> Request:
 
 def _refusal(spec: RequestSpec, num_pages: int) -> ChunkMeshError | None:
     """Return what is said when nobody waits."""
-    return refusal(spec, _CONFIG, num_pages=num_pages, num_waiting=0)
+    return FairDoor(_CONFIG, lambda _user: ()).refusal(spec, num_pages=num_pages)
 
 
 @pytest.mark.parametrize(
@@ -134,9 +134,11 @@ def test_the_clients_own_number_is_named() -> None:
 
 def test_queue_is_bounded() -> None:
     """Overload is told at the door, not kept as memory."""
-    spec = make_spec("a", 8)
-    assert refusal(spec, _CONFIG, num_pages=8, num_waiting=1) is None
-    assert isinstance(refusal(spec, _CONFIG, num_pages=8, num_waiting=2), Overloaded)
+    door, spec = FairDoor(_CONFIG, lambda _user: ()), make_spec("a", 8)
+    door.waits(_queued(1, 8))
+    assert door.refusal(spec, num_pages=8) is None
+    door.waits(_queued(2, 8))
+    assert isinstance(door.refusal(spec, num_pages=8), Overloaded)
 
 
 def test_who_was_preempted_takes_its_old_place() -> None:
