@@ -100,6 +100,11 @@ class HostPages:
         """Return the pages that nobody holds, the last used first."""
         return self._pages.cached.rested()
 
+    @property
+    def has_news(self) -> bool:
+        """Whether pages made room or found none, since that was asked last."""
+        return self._pages.has_evicted or self.num_dropped > 0
+
     def take_evicted(self) -> list[PageToStore]:
         """Return what has made room since this was asked last; page_id is where it lies."""
         return self._pages.take_evicted()

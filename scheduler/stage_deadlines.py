@@ -27,6 +27,8 @@ SLOWEST_COPY_BYTES_PER_S = 100e6
 """Of pages that are copied in the stream, on the slowest machine that is no fault."""
 _FADES = 0.9
 """What is left of a stage's slowness with each microbatch that is as fast as predicted."""
+_LEAST_MS = 0.01
+"""Shorter predictions say nothing of how slow a stage is."""
 
 Shape = tuple[int, int, int]
 """Powers of two above the tokens of chunks, the decode rows, and the tokens that they look at."""
@@ -41,18 +43,21 @@ class Overdue:
     """Names the stage, the microbatch and the figures."""
 
 
-@dataclasses.dataclass(slots=True, kw_only=True)
+@dataclasses.dataclass(slots=True)
 class _Sent:
     """A microbatch that some stage has not acknowledged; times are of the patient clock."""
 
     seq_no: int
     sent_s: float
     predicted_ms: tuple[float, ...]
-    shape: Shape
+    is_known: list[bool]
+    """By stage, whether it has computed this shape before; grows with later acknowledgements."""
     copies_s: float
     """What the pages may take that are copied in the stream before it."""
-    acked_s: list[float]
-    """When the first stages that have acknowledged it were heard, in the order of stages."""
+    acked_s: list[float | None]
+    """When each stage has acknowledged it; the last one may be heard before the first."""
+    num_waiting: int
+    """Stages that have not."""
 
 
 class StageDeadlines:
@@ -71,10 +76,10 @@ class StageDeadlines:
         self._num_acked = [0] * num_stages
         self._heard_s = [0.0] * num_stages
         """When each stage has acknowledged last."""
-        self._shapes: list[set[Shape]] = [set() for _ in range(num_stages)]
-        """Those that each stage has computed in this epoch."""
+        self._shapes: dict[Shape, list[bool]] = {}
+        """By stage, whether it has computed a shape in this epoch."""
         self._slowness = [1.0] * num_stages
-        """Measured over predicted time of late, >= 1."""
+        """Measured over predicted time of late."""
         self._copies_s = 0.0
         """Of copies that were ordered since the last microbatch."""
         self.is_over = False
@@ -88,15 +93,12 @@ class StageDeadlines:
         """Note a microbatch."""
         if not self._floor_s:
             return
+        num_stages, shape = len(self._num_acked), _shape(work)
+        if (is_known := self._shapes.get(shape)) is None:
+            is_known = self._shapes[shape] = [False] * num_stages
+        sent_s, acked_s = now_s - self._deaf_s, list[float | None]([None] * num_stages)
         self._sent.append(
-            _Sent(
-                seq_no=seq_no,
-                sent_s=now_s - self._deaf_s,
-                predicted_ms=predicted_ms,
-                shape=_shape(work),
-                copies_s=self._copies_s,
-                acked_s=[],
-            )
+            _Sent(seq_no, sent_s, predicted_ms, is_known, self._copies_s, acked_s, num_stages)
         )
         self._copies_s = 0.0
 
@@ -107,14 +109,14 @@ class StageDeadlines:
         stage = acked.stage
         sent = self._sent[acked.seq_no - self._sent[0].seq_no]
         self._num_acked[stage] += 1
-        self._heard_s[stage] = now_s - self._deaf_s
-        self._shapes[stage].add(sent.shape)
-        self._learn(stage, sent, acked.compute_ms)
-        if stage == len(sent.acked_s):
-            # The streams are independent: the last stage may be heard before the first.
-            sent.acked_s.append(now_s - self._deaf_s)
-            sent.acked_s += self._heard_early(sent)
-        while self._sent and self._sent[0].seq_no < min(self._num_acked):
+        sent.acked_s[stage] = self._heard_s[stage] = now_s - self._deaf_s
+        sent.is_known[stage] = True
+        if sent.predicted_ms:
+            ratio = acked.compute_ms / max(sent.predicted_ms[stage], _LEAST_MS)
+            faded = self._slowness[stage] * _FADES
+            self._slowness[stage] = ratio if ratio > faded else faded
+        sent.num_waiting -= 1
+        if not sent.num_waiting:
             self._sent.popleft()
 
     def stood_still(self, deaf_s: float) -> None:
@@ -139,10 +141,10 @@ class StageDeadlines:
             return None
         sent = self._sent[index]
         is_held_up = stage + 1 < len(self._num_acked) and self._num_acked[stage + 1] < sent.seq_no
-        if len(sent.acked_s) < stage or is_held_up:
+        came_s = sent.acked_s[stage - 1] if stage else sent.sent_s
+        if came_s is None or is_held_up:
             return None
-        heard_s = self._heard_s[stage : stage + 2]
-        start_s = max(*heard_s, sent.acked_s[stage - 1] if stage else sent.sent_s)
+        start_s = max(*self._heard_s[stage : stage + 2], came_s)
         limit_s, why = self._limit_s(stage, sent)
         waited_s = patient_s - start_s
         if waited_s <= limit_s:
@@ -160,31 +162,15 @@ class StageDeadlines:
             why = f"{TIMES_FIRST:g} times the floor, without a prediction{copies}"
             return TIMES_FIRST * self._floor_s + sent.copies_s, why
         predicted_s = sent.predicted_ms[stage] / 1000
-        slowness = max(self._slowness)
+        slowness = max(1.0, *self._slowness)
         limit_s = max(self._floor_s, TIMES_PREDICTED * slowness * predicted_s)
         why = (
             f"{TIMES_PREDICTED:g} times the predicted {predicted_s:.3f} s, stages being"
             f" {slowness:.1f} times as slow, and at least {self._floor_s:g} s{copies}"
         )
-        if sent.shape not in self._shapes[stage]:
+        if not sent.is_known[stage]:
             limit_s, why = TIMES_FIRST * limit_s, f"{TIMES_FIRST:g} times on a new shape: {why}"
         return limit_s + sent.copies_s, why
-
-    def _learn(self, stage: int, sent: _Sent, compute_ms: float) -> None:
-        """Note how much longer than predicted a stage takes."""
-        if sent.predicted_ms and sent.predicted_ms[stage] > 0:
-            ratio = compute_ms / sent.predicted_ms[stage]
-            self._slowness[stage] = max(ratio, self._slowness[stage] * _FADES, 1.0)
-
-    def _heard_early(self, sent: _Sent) -> list[float]:
-        """Return when the stages behind the last known one have acknowledged, if they have."""
-        known = len(sent.acked_s)
-        heard_s = []
-        for stage in range(known, len(self._num_acked)):
-            if self._num_acked[stage] <= sent.seq_no:
-                break
-            heard_s.append(sent.acked_s[-1])
-        return heard_s
 
 
 def _shape(work: Work) -> Shape:

@@ -46,13 +46,13 @@ class Tiers:
         prompts. They can be copied until a later order overwrites them. Those that Redis has are
         left out.
         """
+        if not (self.device.has_evicted or self.host.has_news):
+            return [], []
         device, host = self.device.take_evicted(), self.host.take_evicted()
         counts.evicted_pages += len(device)
         counts.host_evicted_pages += len(host)
         counts.host_dropped_pages += self.host.num_dropped
         self.host.num_dropped = 0
-        if not device and not host:
-            return [], []
         from_device = self._gone(device)
         from_host = self._gone(host)
         lost = {page.digest for page in (*device, *host) if not self._has(page.digest)}
