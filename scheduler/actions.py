@@ -77,6 +77,18 @@ class SendMicrobatch:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class HeldPages:
+    """What some stages need not load, since they still hold it (load_parts.py)."""
+
+    lacking: tuple[int, ...]
+    """The others."""
+    num_pages: int
+    """Leading pages of the load that lie in the pool where they will be."""
+    num_host: int
+    """How many of its host pages those that lack something have, too."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class SendLoad:
     """Let every stage read pages into staging."""
 
@@ -87,6 +99,7 @@ class SendLoad:
     """Where the first of them lie in host memory: those are not read from Redis."""
     timeout_ms: int = 0
     """When they end it by themselves with what they have read; 0 for never."""
+    held: HeldPages | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,6 +117,7 @@ class SendCommitLoad:
     epoch: int
     load_id: int
     page_ids: tuple[int, ...]
+    held: HeldPages | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

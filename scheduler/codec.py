@@ -30,6 +30,7 @@ from scheduler.decisions import SendConnect, SendJoin, SendReleased, SendStandBy
 from scheduler.formation import OutboundLink
 from scheduler.latency_fit import LatencyPoint
 from scheduler.latency_model import Work
+from scheduler.load_parts import part_of
 from scheduler.registry import FaultSide
 from scheduler.timeline import AckTimes
 from scheduler.worker_hello import BackendName, WorkerHello
@@ -289,13 +290,18 @@ def page_order(action: PageAction) -> pb.AttachResponse:
             return pb.AttachResponse(release=pb.Release(row=action.row))
 
 
-def stage_order(action: LoadAction | PageAction) -> pb.AttachResponse:
-    """Write an order that is the same for every stage."""
+def stage_orders(
+    action: LoadAction | PageAction, num_stages: int
+) -> list[pb.AttachResponse | None]:
+    """Write an order for each stage; None for those that it does not concern."""
     match action:
         case SendStore() | SendSavePages() | SendCopyPages() | SendRelease():
-            return page_order(action)
+            return [page_order(action)] * num_stages
+        case SendLoad() | SendCommitLoad() if action.held is not None:
+            parts = [part_of(stage, action) for stage in range(num_stages)]
+            return [None if part is None else load_order(part) for part in parts]
         case _:
-            return load_order(action)
+            return [load_order(action)] * num_stages
 
 
 def _store(action: SendStore) -> pb.Store:

@@ -205,7 +205,8 @@ class ControlLoop:
                 | actions.SendCopyPages()
                 | actions.SendRelease()
             ):
-                self.workers.broadcast(action.epoch, codec.stage_order(action))
+                num_stages = len(self.workers.route(action.epoch))
+                self.workers.send(action.epoch, codec.stage_orders(action, num_stages))
             case actions.FenceStage(epoch=epoch, stage=stage, reason=reason):
                 _log.warning("stage fenced", epoch=epoch, stage=stage, reason=reason)
                 self.workers.fence(epoch, stage, reason)

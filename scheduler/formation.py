@@ -18,7 +18,9 @@ class Phase(Enum):
     """How far a route is."""
 
     JOINING = "joining"
+    """Its workers make their pools and wait for each other."""
     CONNECTING = "connecting"
+    """They dial the next one."""
     STANDING = "standing"
 
 

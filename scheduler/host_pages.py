@@ -112,6 +112,14 @@ class HostPages:
         """Forget all pages; return how many there were."""
         return self._pages.forget_cached()
 
+    def partial_run(self, digests: Sequence[bytes], first: int) -> tuple[list[int], frozenset[int]]:
+        """Return where pages from first on lie that some stages have, and which stages lack any."""
+        return self._pages.cached.partial_run(digests, first)
+
+    def lose(self, stages: frozenset[int]) -> None:
+        """Note that what some stages hold of all pages is gone."""
+        self._pages.lose(stages)
+
     def drop_holds(self) -> None:
         """Begin anew with the pages as they are: nobody is left who held any."""
         self._pages.drop_holds()

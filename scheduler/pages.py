@@ -89,7 +89,13 @@ class PageAllocator:
 
     def keep(self, namespace: bytes, digests: Sequence[bytes], page_ids: Sequence[int]) -> None:
         """Let later requests find the leading pages of a prompt, which are full and held."""
-        self._is_cached[self.cached.insert(namespace, digests, page_ids)] = True
+        added, removed = self.cached.insert(namespace, digests, page_ids)
+        self._is_cached[removed] = False
+        self._is_cached[added] = True
+
+    def lose(self, stages: frozenset[int]) -> None:
+        """Note that what some stages hold of all pages is gone; begin anew with nothing held."""
+        self.cached.lose(stages)
 
     def take_evicted(self) -> list[PageToStore]:
         """Return what has made room since this was asked last.
@@ -165,9 +171,9 @@ class PageAllocator:
             raise InvariantViolated(f"{num_pages} pages wanted, {self._num_free} are free")
         num_empty = self._num_free - self.cached.num_idle
         if num_pages > num_empty:
-            evicted = self.cached.evict(num_pages - num_empty)
-            self._is_cached[[page.page_id for page in evicted]] = False
-            self._evicted += evicted
+            evicted, whole = self.cached.evict(num_pages - num_empty)
+            self._is_cached[evicted] = False
+            self._evicted += whole
         is_empty = np.zeros(self.num_pages + 2, dtype=np.bool_)  # With a border at either end.
         is_empty[1:-1] = (self._holds == 0) & ~self._is_cached
         borders = np.flatnonzero(is_empty[1:] != is_empty[:-1])

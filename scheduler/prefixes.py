@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 from scheduler.actions import (
     Action,
+    HeldPages,
     MatchPrefix,
     ReleaseLease,
     SendCancelLoad,
@@ -124,13 +125,21 @@ class Prefixes:
         return lacking <= num_found - self._pages.num_idle(found)
 
     def take_pages(self, request: Request, num_pages: int) -> tuple[int, ...]:
-        """Hold num_pages pages for an output that has room: those on the devices come first."""
+        """Hold num_pages pages for an output that has room: those on the devices come first.
+
+        Behind them those that some devices have: whoever lacks them loads them, or all compute them
+        in their place.
+        """
         num_found = self._count_usable(request)
         found = self._pages.cached.page_ids(request.digests[:num_found])
         self._pages.take_cached(found)
         request.num_device_pages, request.generation = num_found, self._pages.generation
         self._counts.device_hit_tokens += num_found * self._config.page_tokens
-        return found + self._pages.allocate(num_pages - num_found)
+        partial, request.lacking_stages = self._partial_run(request, num_found)
+        self._pages.take_cached(partial)
+        request.num_partial_pages = len(partial)
+        rest = self._pages.allocate(num_pages - num_found - len(partial))
+        return (*found, *partial, *rest)
 
     def admitted(
         self, request: Request, latency: PipelineLatency | None, now_s: float
@@ -140,7 +149,7 @@ class Prefixes:
         None instead of the hit says that its load still runs.
         """
         load, num_found = self.loads.find(request), request.num_device_pages
-        if load is None or load.pages.start != num_found:
+        if load is None or not load.fits(request):
             dropped = self.cancel(request) if load is not None else []
             pages = self._pages_at_admission(request, latency, now_s)
             if pages:
@@ -196,7 +205,9 @@ class Prefixes:
         self._counts.host_hit_tokens += num_host_pages * self._config.page_tokens
         self._counts.redis_hit_tokens += num_redis_pages * self._config.page_tokens
         page_ids = tuple(request.page_ids[pages.start : pages.stop])
-        commit = SendCommitLoad(epoch=self._epoch, load_id=load.load_id, page_ids=page_ids)
+        commit = SendCommitLoad(
+            epoch=self._epoch, load_id=load.load_id, page_ids=page_ids, held=load.held
+        )
         return [commit], pages.stop
 
     def cancel(self, request: Request) -> list[Action]:
@@ -248,10 +259,37 @@ class Prefixes:
     def _start(self, request: Request, pages: range, now_s: float) -> list[Action]:
         """Begin to load pages of an output."""
         request.load_end = 0
-        in_host = pages[: max(0, self._count_host(request) - pages.start)]
-        host_ids = self._host.hold(request.digests[in_host.start : in_host.stop])
+        num_host = min(len(pages), max(0, self._count_host(request) - pages.start))
+        partial, lacking = self._host.partial_run(
+            request.digests[: pages.stop], pages.start + num_host
+        )
+        end = pages.start + num_host + len(partial)
+        host_ids = self._host.hold(request.digests[pages.start : end])
+        num_held, lacking_device = self._held_by_some(request, pages)
+        held = None
+        if lacking := lacking | lacking_device:
+            held = HeldPages(lacking=tuple(sorted(lacking)), num_pages=num_held, num_host=num_host)
         timeout_s = self._config.load_limit_s(len(pages))
-        return [self.loads.start(request, pages, host_ids, timeout_s=timeout_s, now_s=now_s)]
+        return [
+            self.loads.start(request, pages, host_ids, held=held, timeout_s=timeout_s, now_s=now_s)
+        ]
+
+    def _held_by_some(self, request: Request, pages: range) -> tuple[int, frozenset[int]]:
+        """Count the first of pages that only some devices lack, and tell which.
+
+        An output with pages has a number of them for good.
+        """
+        if request.row is not None:
+            num_held, lacking = request.num_partial_pages, request.lacking_stages
+        else:
+            partial, lacking = self._partial_run(request, pages.start)
+            num_held = len(partial)
+        return min(num_held, len(pages)), lacking
+
+    def _partial_run(self, request: Request, first: int) -> tuple[list[int], frozenset[int]]:
+        """Return where pages of an output from first on lie that some devices have."""
+        most = request.most_hit_pages(self._config.page_tokens)
+        return self._pages.cached.partial_run(request.digests[:most], first)
 
     def _close(self, load: Load) -> None:
         """Forget a load; what it has ordered of host pages stands before any later order."""

@@ -208,9 +208,8 @@ class Registry:
         missing = self.missing()
         if missing:
             return "no worker holds layers " + ", ".join(map(str, missing))
-        forming = next(iter(self.routes.values()), None)
-        if forming is not None:
-            return f"the route is {forming.phase.value}"
+        if self.routes:
+            return "the route is forming"
         return f"the route forms again soon: {self._failure}"
 
     def fingerprint(self) -> bytes:

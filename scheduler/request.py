@@ -96,6 +96,10 @@ class Request:
     """From admission on; held until its last microbatch is complete."""
     num_device_pages: int = 0
     """Leading pages that were on the devices at admission; 0 before."""
+    num_partial_pages: int = 0
+    """Pages behind these that some of the devices had, where they lie in its table."""
+    lacking_stages: frozenset[int] = frozenset()
+    """Those that had not; all pages among num_partial_pages count together."""
     host_ids: list[int] = dataclasses.field(default_factory=list)
     """Host pages of its leading pages that it holds, as long as it has pages."""
     num_pages_kept: int = 0
@@ -275,7 +279,7 @@ class Request:
         held = self.held_page_ids
         self.page_ids, self.reserve = [], None
         self.num_shared_pages = self.num_pages_named = 0
-        self.num_device_pages = self.num_pages_kept = 0
+        self.num_device_pages = self.num_partial_pages = self.num_pages_kept = 0
         self.is_counted = False
         return held
 

@@ -82,7 +82,7 @@ class StandingRoutes:
             raise InvariantViolated(
                 f"latency of {event.latency.num_stages} stages, the route has {event.num_stages}"
             )
-        tiers = self._kept.take(event.pool_ids)
+        tiers = self._kept.take(event)
         route = Route(event, self._config, self._chunks, tiers, self.counts)
         self._formed.add(event.epoch)
         self.latest_epoch = max(self.latest_epoch, event.epoch)

@@ -89,6 +89,14 @@ class Tiers:
         self._stored.clear()
         return self.device.forget_cached()
 
+    def lose(self, stages: frozenset[int], *, num_host_pages: int) -> None:
+        """Note that some stages hold nothing any more; host memory may be another size by that."""
+        self.device.lose(stages)
+        if self.host.num_pages == num_host_pages:
+            self.host.lose(stages)
+        else:
+            self.host = HostPages(num_host_pages)
+
     def drop_holds(self) -> None:
         """Begin anew with the pages as they are: nobody is left who held any."""
         self.device.drop_holds()

@@ -167,17 +167,13 @@ class Workers:
         self._decide(self.registry.tick(now_s))
         return self._streams.deaf_s
 
-    def send(self, epoch: int, orders: Sequence[pb.AttachResponse]) -> None:
-        """Queue one order for each stage of a route; nothing if it is gone."""
+    def send(self, epoch: int, orders: Sequence[pb.AttachResponse | None]) -> None:
+        """Queue one order for each stage of a route that has any; nothing if it is gone."""
         live = self.routes.get(epoch)
         if live is not None:
             for worker, order in zip(live.workers, orders, strict=True):
-                self._send(worker.worker_id, order)
-
-    def broadcast(self, epoch: int, order: pb.AttachResponse) -> None:
-        """Queue the same order for every stage of a route; nothing if it is gone."""
-        for worker in self.route(epoch):
-            self._send(worker.worker_id, order)
+                if order is not None:
+                    self._send(worker.worker_id, order)
 
     def hear(self, stream: WorkerStream, message: pb.AttachRequest) -> None:
         """Take one message of an attached worker."""

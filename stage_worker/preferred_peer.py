@@ -35,6 +35,7 @@ class PreferredPeer:
             LinkError: it is reached at neither address.
         """
         if self.address == told:
+            self._met = told
             return await transport.dial(told, spec)
         reason = "it is another worker"
         if self._met in {None, told}:

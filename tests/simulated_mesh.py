@@ -78,6 +78,8 @@ class SimulatedMesh:
         self._spares: list[list[SimulatedWorker]] = [[] for _ in range(num_stages)]
         """By stage; the last that came free at the end."""
         self._num_workers = 0
+        self.num_part_loads = 0
+        """Hits on lost routes of which some stages still held a part."""
         self._ghosts: list[Event] = []
         """Said by stages of lost routes, never heard yet."""
         self._matching: list[MatchPrefix] = []
@@ -201,6 +203,7 @@ class SimulatedMesh:
     def _end(self, epoch: int) -> None:
         """Let a route be gone; its workers are free."""
         route = self.routes.pop(epoch)
+        self.num_part_loads += route.num_part_loads
         self._ghosts += route.end(works_on=bool(epoch % 2))
         for spares, worker in zip(self._spares, route.workers, strict=True):
             spares.append(worker)
@@ -279,8 +282,8 @@ def check_contents(
     namespaces = {spec.namespace for spec in specs}
     for page in cached._by_id.values():
         parents = namespaces if page.parent is None else {page.parent.digest}
-        for memory in memories:
-            ids = np.array(memory[page.page_id], dtype=np.uint32)
+        for stage in set(range(len(memories))) - page.lacking:
+            ids = np.array(memories[stage][page.page_id], dtype=np.uint32)
             chains = {extend_chain(parent, ids, PAGE_TOKENS) for parent in parents}
             assert (page.digest,) in chains
 

@@ -6,8 +6,9 @@ import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Sequence
 
-from scheduler.actions import Action, SendLoad, SendSavePages
+from scheduler.actions import Action, SendCommitLoad, SendLoad, SendSavePages
 from scheduler.events import Acked, Event, RouteFormed
+from scheduler.load_parts import part_of
 from tests.order_checks import OrderChecks
 from tests.simulated_stage import PAGE_TOKENS, Page, Redis, SimulatedStage
 
@@ -37,6 +38,8 @@ class SimulatedRoute:
         self, formed: RouteFormed, workers: Sequence[SimulatedWorker], checks: OrderChecks
     ) -> None:
         """Begin with what the workers hold."""
+        self.num_part_loads = 0
+        """Loads of which some stages held a part."""
         self.formed, self.workers, self._checks = formed, workers, checks
         self._stages = [
             SimulatedStage(
@@ -52,8 +55,13 @@ class SimulatedRoute:
     def order(self, action: Action) -> None:
         """Send an order to every stage."""
         self._checks.check(action)
-        for stage in self._stages:
-            stage.orders.append(action)
+        self.num_part_loads += isinstance(action, SendCommitLoad) and action.held is not None
+        for index, stage in enumerate(self._stages):
+            own = (
+                part_of(index, action) if isinstance(action, SendLoad | SendCommitLoad) else action
+            )
+            if own is not None:
+                stage.orders.append(own)
 
     def moves(self, redis: Redis, hear: Hear) -> Iterator[Callable[[], None]]:
         """Return everything that can happen next."""

@@ -1,98 +1,149 @@
-"""Stage workers as processes of their own, to be killed: forked from one that has torch loaded."""
+"""Stage workers as processes of their own, to be killed, stopped and asked to leave."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
-import dataclasses
-import multiprocessing
-import multiprocessing.process
-import os
+import json
 import signal
+import subprocess
 import sys
-from collections.abc import Iterator
+import time
+import urllib.error
+import urllib.request
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from typing import Any
 
 from chunkmesh.address import HostPort
 from chunkmesh.ports import bind_unused
+from scheduler.serve import RunningScheduler, running
+from scheduler.settings import SchedulerSettings
 
-_END_S = 10.0
-_FORKED = multiprocessing.get_context("forkserver")
-_FORKED.set_forkserver_preload(["stage_worker.__main__"])
+_PROGRAM = Path(sys.executable).parent / "stage-worker"
+WAIT_S = 120.0
+"""For what takes a moment on a machine that has nothing else to do."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerProcess:
-    """One of them."""
+    """One `stage-worker`."""
 
-    layers: str
-    data_port: int
-    """By which the scheduler knows it."""
-    process: multiprocessing.process.BaseProcess
+    def __init__(self, model: Path, layers: str, scheduler: HostPort, *more: str) -> None:
+        """Start it."""
+        self.data, self.http = _free_port(), _free_port()
+        self.data_address = f"127.0.0.1:{self.data}"
+        self._output: str | None = None
+        self.process = subprocess.Popen(
+            [
+                _PROGRAM,
+                f"--model-path={model}",
+                f"--layers={layers}",
+                f"--scheduler={scheduler}",
+                f"--data-port={self.data}",
+                f"--http-port={self.http}",
+                "--port=0",
+                "--profile=off",
+                "--log-format=text",
+                *more,
+            ],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
 
-    def kill(self) -> None:
-        """Let it be gone without a word."""
-        assert self.process.pid is not None
-        os.kill(self.process.pid, signal.SIGKILL)
+    def send(self, number: signal.Signals) -> None:
+        """Send a signal."""
+        self.process.send_signal(number)
 
-    def end(self) -> None:
-        """Kill it, if it still runs, and wait."""
-        if self.process.is_alive():
-            self.kill()
-        self.process.join(_END_S)
+    async def exit_code(self) -> int:
+        """Wait for the process to end."""
+        return await asyncio.to_thread(self.process.wait, WAIT_S)
+
+    def ready(self) -> dict[str, Any]:
+        """Ask its side door whether it is ready; an answer of 503 is an answer."""
+        url = f"http://127.0.0.1:{self.http}/ready"
+        try:
+            with urllib.request.urlopen(url, timeout=5) as answer:
+                body: dict[str, Any] = json.load(answer)
+        except urllib.error.HTTPError as error:
+            body = json.load(error)
+        except OSError:
+            body = {"ready": False, "state": "not reached"}
+        return body
+
+    def end(self) -> str:
+        """Kill it if it still runs; return what it has written."""
+        if self._output is None:
+            self.process.kill()
+            self._output, _ = self.process.communicate()
+        return self._output
 
 
 class WorkerProcesses:
-    """Starts workers of one model for one scheduler."""
+    """A scheduler in this process, and workers to come and go."""
 
-    def __init__(self, model_path: Path, scheduler: HostPort, folder: Path, *flags: str) -> None:
-        """Log into folder; flags are those of every worker."""
-        self.all: list[WorkerProcess] = []
-        self._folder = folder
-        self._flags = (
-            *("--model-path", str(model_path), "--scheduler", str(scheduler)),
-            *("--port", "0", "--http-port", "0", "--profile", "off", *flags),
-        )
+    def __init__(self, model: Path, scheduler: RunningScheduler) -> None:
+        """Begin without workers."""
+        self.loop = scheduler.control_loop
+        self.scheduler = scheduler
+        self._model = model
+        self._started: list[WorkerProcess] = []
 
-    def start(self, *layers: str) -> None:
-        """Start a worker for each range of layers; they attach in a moment."""
-        for each in layers:
-            with bind_unused("127.0.0.1") as bound:
-                data_port = int(bound.getsockname()[1])
-            log = self._folder / f"worker-{len(self.all)}.log"
-            arguments = ["--layers", each, "--data-port", str(data_port), *self._flags]
-            process = _FORKED.Process(target=_run, args=(arguments, str(log)), daemon=True)
-            process.start()
-            self.all.append(WorkerProcess(layers=each, data_port=data_port, process=process))
+    def start(self, layers: str, *more: str) -> WorkerProcess:
+        """Start one more worker."""
+        worker = WorkerProcess(self._model, layers, self.scheduler.internal_address, *more)
+        self._started.append(worker)
+        return worker
 
-    def at(self, data_address: str) -> WorkerProcess:
-        """Return the one with a data address."""
-        port = int(data_address.rpartition(":")[2])
-        return next(each for each in self.all if each.data_port == port)
+    @property
+    def routes(self) -> dict[int, list[str]]:
+        """Data addresses of the workers of each route that stands, by epoch."""
+        return {
+            epoch: [each.data_address for each in live.workers]
+            for epoch, live in self.loop.workers.routes.items()
+        }
+
+    async def until(self, reached: Callable[[], bool], limit_s: float = WAIT_S) -> float:
+        """Wait for something; return the seconds that it took."""
+        begin_s = time.monotonic()
+        async with asyncio.timeout(limit_s):
+            while not reached():
+                await asyncio.sleep(0.005)
+        return time.monotonic() - begin_s
+
+    async def until_route(self, *workers: WorkerProcess) -> float:
+        """Wait until some workers are a route; return the seconds that it took."""
+        addresses = [each.data_address for each in workers]
+        return await self.until(lambda: addresses in self.routes.values())
+
+    async def until_ready(self, worker: WorkerProcess, state: str) -> None:
+        """Wait until a worker says of itself that it is in some state."""
+        async with asyncio.timeout(WAIT_S):
+            while (await asyncio.to_thread(worker.ready))["state"] != state:
+                await asyncio.sleep(0.02)
 
     def end(self) -> None:
-        """Kill all that are left."""
-        for each in self.all:
-            each.end()
+        """End all that still run."""
+        for worker in self._started:
+            worker.end()
 
 
-@contextlib.contextmanager
-def worker_processes(
-    model_path: Path, scheduler: HostPort, folder: Path, *flags: str
-) -> Iterator[WorkerProcesses]:
-    """Have workers inside; none is left behind."""
-    processes = WorkerProcesses(model_path, scheduler, folder, *flags)
-    try:
-        yield processes
-    finally:
-        processes.end()
+@contextlib.asynccontextmanager
+async def worker_processes(model: Path, **settings: Any) -> AsyncIterator[WorkerProcesses]:
+    """Run a scheduler and workers while inside."""
+    given = {"page_size": 16, "chunked_prefill_size": 64, "drain_timeout": 1.0, **settings}
+    scheduler_settings = SchedulerSettings(
+        model_path=model, port=0, internal_port=0, http_port=0, **given
+    )
+    async with running(scheduler_settings) as scheduler:
+        workers = WorkerProcesses(model, scheduler)
+        with contextlib.ExitStack() as stack:
+            stack.callback(workers.end)
+            yield workers
 
 
-def _run(arguments: list[str], log: str) -> None:
-    """Be a stage worker."""
-    from stage_worker.__main__ import main  # noqa: PLC0415 - what the fork server has loaded
-
-    descriptor = os.open(log, os.O_WRONLY | os.O_CREAT)
-    os.dup2(descriptor, sys.stdout.fileno())
-    os.dup2(descriptor, sys.stderr.fileno())
-    sys.argv = ["stage-worker", *arguments]
-    main()
+def _free_port() -> int:
+    """Return a port that is free now."""
+    with bind_unused("127.0.0.1") as bound:
+        port: int = bound.getsockname()[1]
+        return port

@@ -44,7 +44,7 @@ class MeshEndpoints:
     hicache: HicacheEndpoints | None
     """None without a cache."""
     workers: tuple[WorkerEndpoints, ...]
-    """By stage."""
+    """One for each stage, by stage, then those beside them."""
 
     @property
     def redis_url(self) -> str | None:

@@ -32,7 +32,7 @@ def planned_central(options: MeshOptions, endpoints: MeshEndpoints) -> tuple[Pla
 
 
 def planned_workers(options: MeshOptions, endpoints: MeshEndpoints) -> tuple[PlannedChild, ...]:
-    """Return the stage workers by stage."""
+    """Return the stage workers: one for each stage, then those beside them."""
     return tuple(_worker(options, endpoints, index) for index in range(len(endpoints.workers)))
 
 
@@ -76,11 +76,14 @@ def _scheduler(options: MeshOptions, endpoints: MeshEndpoints) -> PlannedChild:
 
 def _worker(options: MeshOptions, endpoints: MeshEndpoints, index: int) -> PlannedChild:
     worker = endpoints.workers[index]
-    is_last = index + 1 == len(endpoints.workers)
+    same = [each for each in endpoints.workers[:index] if each.layers == worker.layers]
+    first = next(i for i, each in enumerate(endpoints.workers) if each.layers == worker.layers)
+    num_stages = len({each.layers for each in endpoints.workers})
+    has_peer = num_stages == len(endpoints.workers) and index + 1 < num_stages
     flags = {
         "--model-path": options.model_path,
         "--layers": inclusive(worker.layers),
-        "--peer": None if is_last else endpoints.workers[index + 1].data,
+        "--peer": endpoints.workers[index + 1].data if has_peer else None,
         "--host": LOOPBACK,
         "--data-port": worker.data.port,
         "--port": worker.grpc.port,
@@ -94,9 +97,15 @@ def _worker(options: MeshOptions, endpoints: MeshEndpoints, index: int) -> Plann
     }
     words = (*_words(flags), *options.worker_flags)
     return PlannedChild(
-        command=_module(f"worker-{index}", "stage_worker", words, threads=options.threads),
+        command=_module(
+            f"worker-{first}" + (f"-{len(same)}" if same else ""),
+            "stage_worker",
+            words,
+            threads=options.threads,
+        ),
         probe=SideDoor(address=worker.side_door),
         address=str(worker.data),
+        role=f"stage {first}",
     )
 
 

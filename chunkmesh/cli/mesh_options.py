@@ -20,6 +20,8 @@ class MeshOptions:
     """Ignored when layers is given."""
     layers: tuple[LayerRange, ...] | None = None
     """Ranges of the stages, tiling the model; None splits evenly."""
+    replicas: tuple[int, ...] = (1,)
+    """Workers of each stage, >= 1; one number is for all of them."""
     threads: int = 1
     """Compute threads of each stage worker, >= 1."""
     devices: tuple[str, ...] = ()
@@ -59,6 +61,8 @@ class MeshOptions:
         Raises:
             ConfigError: names the flag, the value and the limit.
         """
+        if min(self.replicas) < 1:
+            raise ConfigError(f"--replicas {min(self.replicas)}: at least 1")
         if self.threads < 1:
             raise ConfigError(f"--threads {self.threads}: at least 1")
         if self.redis_url is not None and not self.cache:

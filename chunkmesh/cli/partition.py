@@ -51,6 +51,38 @@ def stage_ranges(
     return named
 
 
+def parse_replicas(text: str) -> tuple[int, ...]:
+    """Read how many workers each stage has, such as 2 or 1,2.
+
+    Raises:
+        ConfigError: a part is no number; names it.
+    """
+    for part in text.split(","):
+        if not part.isdecimal():
+            raise ConfigError(f"--replicas {text}: {part!r} is no number of workers")
+    return tuple(map(int, text.split(",")))
+
+
+def worker_ranges(
+    stages: tuple[LayerRange, ...], replicas: tuple[int, ...]
+) -> tuple[LayerRange, ...]:
+    """Return the layers of each worker: one for each stage in order, then all further ones.
+
+    Raises:
+        ConfigError: there are neither one number nor as many as stages.
+    """
+    if len(replicas) not in {1, len(stages)}:
+        raise ConfigError(
+            f"--replicas names {len(replicas)} stages, the mesh has {len(stages)}: give one number"
+            " for all or one for each"
+        )
+    counts = replicas * len(stages) if len(replicas) == 1 else replicas
+    further = [
+        layers for layers, count in zip(stages, counts, strict=True) for _ in range(count - 1)
+    ]
+    return (*stages, *further)
+
+
 def inclusive(layers: LayerRange) -> str:
     """Write a range as the --layers flag of a worker takes it."""
     return f"{layers.first}-{layers.last - 1}"

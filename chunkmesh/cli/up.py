@@ -22,7 +22,7 @@ from chunkmesh.cli.exits import EXIT_INTERRUPTED, reported
 from chunkmesh.cli.local_mesh import LocalMesh
 from chunkmesh.cli.mesh_options import MeshOptions
 from chunkmesh.cli.mesh_table import MeshTable
-from chunkmesh.cli.partition import Partition, inclusive, parse_ranges
+from chunkmesh.cli.partition import Partition, inclusive, parse_ranges, parse_replicas
 from chunkmesh.cli.process_family import ChildState
 from chunkmesh.cli.scheduler_words import check_own_words, check_scheduler_words
 from chunkmesh.cli.stop_signals import StopRequested, StopSignals
@@ -61,6 +61,7 @@ def up(
     stages: up_flags.Stages = None,
     layers: up_flags.Layers = None,
     partition: up_flags.Partition = Partition.EVEN,
+    replicas: up_flags.Replicas = "1",
     device: up_flags.Device = up_flags.DeviceName.AUTO,
     devices: up_flags.Devices = None,
     threads: up_flags.Threads = 1,
@@ -95,6 +96,7 @@ def up(
             model_path=folder,
             num_stages=num_stages,
             layers=_named_layers(folder, num_stages, layers, partition, words),
+            replicas=parse_replicas(replicas),
             threads=threads,
             devices=places,
             transport=transport.value,
@@ -197,7 +199,8 @@ def _run(options: MeshOptions, *, json_output: bool) -> None:
                 table.close()
                 print(_as_json(mesh) if json_output else _as_text(mesh), flush=True)
                 while signals.received is None:
-                    mesh.check()
+                    for news in mesh.check():
+                        print(f"{news}\nothers stand in for it", file=sys.stderr)
                     time.sleep(_CHECK_S)
                 print(f"{signals.received.name}: taking the mesh down", file=sys.stderr)
         except StopRequested as error:
@@ -214,9 +217,9 @@ def _as_text(mesh: LocalMesh) -> str:
     lines = [
         f"scheduler  {endpoints.scheduler}  (side door http://{endpoints.side_door})",
         *(
-            f"worker-{index}   {worker.data}  (layers {inclusive(worker.layers)},"
+            f"{state.name:<10} {worker.data}  (layers {inclusive(worker.layers)},"
             f" side door http://{worker.side_door})"
-            for index, worker in enumerate(endpoints.workers)
+            for state, worker in zip(_worker_states(mesh), endpoints.workers, strict=True)
         ),
     ]
     if endpoints.hicache is not None:
@@ -226,3 +229,8 @@ def _as_text(mesh: LocalMesh) -> str:
     lines.append(f"logs       {mesh.run_dir}")
     lines.append(f'try        chunkmesh generate --server {endpoints.scheduler} "Hello"')
     return "\n".join([*lines, "Ctrl-C takes everything down."])
+
+
+def _worker_states(mesh: LocalMesh) -> list[ChildState]:
+    """Return the workers among the processes, in the order of their endpoints."""
+    return [state for state in mesh.processes() if state.name.startswith("worker-")]

@@ -115,6 +115,25 @@ def test_a_child_killed_by_a_signal_is_named_by_it(family: ProcessFamily, tmp_pa
         family.check()
 
 
+def test_a_child_that_others_stand_in_for_is_told_of_once(
+    family: ProcessFamily, tmp_path: Path
+) -> None:
+    """A mesh with a spare goes on; without another one of its role it is down."""
+    made = (_child(tmp_path, name, _SLEEP) for name in "ab")
+    family.start(*(dataclasses.replace(each, role="stage 0") for each in made))
+    family.wait_ready(20, _see_nothing)
+    first, second = (state.pid for state in family.states())
+    os.kill(first, signal.SIGKILL)
+    assert _eventually(lambda: _gone(first))
+    (news,) = family.check()
+    assert news.startswith("a ended with signal 9")
+    assert family.check() == ()
+    os.kill(second, signal.SIGKILL)
+    assert _eventually(lambda: _gone(second))
+    with pytest.raises(ChildFailed, match="b ended with signal 9"):
+        family.check()
+
+
 def test_a_child_that_never_serves_is_named(family: ProcessFamily, tmp_path: Path) -> None:
     """The wait is bounded, and its end says what the child said last."""
     family.start(_child(tmp_path, "slow", _SLEEP, text=""))

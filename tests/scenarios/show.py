@@ -12,6 +12,7 @@ from scheduler.actions import (
     Failed,
     FenceStage,
     Finished,
+    HeldPages,
     InvalidatePages,
     MatchPrefix,
     Output,
@@ -41,11 +42,11 @@ def show(action: Action) -> str:  # noqa: C901, PLR0911, PLR0912 - one line a ki
         case SendLoad(load_id=load_id, digests=digests, timeout_ms=timeout_ms):
             limit = f" in {timeout_ms} ms" if timeout_ms else ""
             host = f", host {_ids(action.host_ids)}" if action.host_ids else ""
-            return f"load {load_id}: {len(digests)} pages{host}{limit}"
+            return f"load {load_id}: {len(digests)} pages{host}{limit}{_held(action.held)}"
         case SendEndLoad(load_id=load_id):
             return f"end-load {load_id}"
         case SendCommitLoad(load_id=load_id, page_ids=page_ids):
-            return f"commit-load {load_id}: pages {_ids(page_ids)}"
+            return f"commit-load {load_id}: pages {_ids(page_ids)}{_held(action.held)}"
         case SendCancelLoad(load_id=load_id):
             return f"cancel-load {load_id}"
         case SendStore(store_id=store_id, pages=pages):
@@ -81,6 +82,15 @@ def show(action: Action) -> str:  # noqa: C901, PLR0911, PLR0912 - one line a ki
             return _finished(action)
         case Failed(request_id=request_id, error=error):
             return f"failed {request_id}: {show_error(error)}"
+
+
+def _held(held: HeldPages | None) -> str:
+    """Return who has which part of a load."""
+    if held is None:
+        return ""
+    lacking = ",".join(map(str, held.lacking))
+    host = f", of host {held.num_host}" if held.num_host else ""
+    return f"; all but stage {lacking} have {held.num_pages}{host}"
 
 
 def _name(action: MatchPrefix | Output | Finished) -> str:

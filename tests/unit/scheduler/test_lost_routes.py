@@ -117,7 +117,7 @@ def test_nothing_is_lost_with_a_route(write_policy: WritePolicy, num_host_pages:
     assert sum(end.num_recoveries > 0 and end.child > 0 for end in ends) > 30
     met = sum((soak.met for soak in soaks), Counter[str]())
     wanted = ("waiting", "queued", "loading", "prefill", "decode", "fork ahead", "shares pages")
-    assert min(met[each] for each in wanted) > 2, met
+    assert min(met[each] for each in wanted) > 1, met
     counts = [soak.mesh.engine.snapshot().recoveries for soak in soaks]
     recovered = sum(end.num_recoveries for end in ends if not end.child)
     assert sum(count.outputs for count in counts) >= recovered

@@ -97,7 +97,7 @@ def test_the_slowest_link_counts() -> None:
 def test_the_route_stands_after_all_have_joined() -> None:
     """The first microbatch may only follow the last Joined."""
     registry = attached(("a", 0, 3), ("b", 3, 6))
-    assert registry.reason() == "the route is joining"
+    assert registry.reason() == "the route is forming"
     assert registry.join_ready("a", registry.epoch) == []
     connects = registry.join_ready("b", registry.epoch)
     assert connects == [SendConnect(worker_id=each, epoch=registry.epoch) for each in "ab"]
@@ -393,7 +393,7 @@ def test_requests_wait_for_the_takeover_after_a_loss() -> None:
 def test_requests_wait_longer_where_attached_workers_can_take_over() -> None:
     """A spare is there: it takes part of a second, unless something is wrong."""
     told = awaited(pair(("s", 3, 6)).lose("b", "gone", 1.0))
-    assert (told.wait_s, told.reason) == (REFORM_S, "the route is joining")
+    assert (told.wait_s, told.reason) == (REFORM_S, "the route is forming")
 
 
 def test_requests_wait_for_the_successor_of_who_left() -> None:
@@ -452,7 +452,7 @@ def test_spares_hear_when_the_mesh_stops_and_goes_on_to_serve() -> None:
     told = of_kind(SendStandBy, registry.lose("b", "gone", 1.0))
     assert told == [SendStandBy(worker_id=each, reason=reason) for each in "as"]
     told = of_kind(SendStandBy, registry.attach(hello("c", 3, 6), 2.0))
-    assert told == [SendStandBy(worker_id="s", reason="the route is joining")]
+    assert told == [SendStandBy(worker_id="s", reason="the route is forming")]
     told = of_kind(SendStandBy, stand(registry, "ac"))
     assert told == [SendStandBy(worker_id="s", reason="")]
 

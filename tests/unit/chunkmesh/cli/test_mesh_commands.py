@@ -113,3 +113,14 @@ def test_workers_that_share_a_gpu_do_not_share_out_its_memory(
     options = dataclasses.replace(_OPTIONS, devices=devices, worker_flags=more)
     for worker in planned_workers(options, _ENDPOINTS):
         assert _flags(worker).get("--max-total-tokens") == capacity
+
+
+def test_replicas_are_named_by_their_stage_and_have_no_peer() -> None:
+    """Any of them may be the next stage; the scheduler tells which, without a warning."""
+    first, last = _ENDPOINTS.workers
+    endpoints = dataclasses.replace(_ENDPOINTS, workers=(first, last, last, last))
+    workers = planned_workers(_OPTIONS, endpoints)
+    names = [each.command.name for each in workers]
+    assert names == ["worker-0", "worker-1", "worker-1-1", "worker-1-2"]
+    assert [each.role for each in workers] == ["stage 0", "stage 1", "stage 1", "stage 1"]
+    assert not any("--peer" in _flags(each) for each in workers)
