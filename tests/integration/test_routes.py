@@ -23,13 +23,6 @@ NOTICED_S = 5.0
 """For what takes 0.1 s, or 1.1 s of silence, on a machine that has nothing else to do."""
 
 
-async def info(mesh: WorkerProcesses) -> pb.GetServerInfoResponse:
-    """Ask for the state of the mesh."""
-    async with channel(mesh.scheduler.address) as to_scheduler:
-        stub = generation_pb2_grpc.GenerationStub(to_scheduler)
-        return await stub.GetServerInfo(pb.GetServerInfoRequest())
-
-
 @contextlib.asynccontextmanager
 async def traffic(mesh: WorkerProcesses) -> AsyncIterator[None]:
     """Keep two requests running while inside; those that a loss ends are followed by others."""
@@ -100,26 +93,31 @@ async def test_o27_a_spare_takes_over_from_whom_is_killed_stopped_or_leaves(
     assert "peer ignored" in spare.end()
 
 
-@pytest.mark.timeout(300)
-async def test_two_full_routes_are_independent(tiny: Path) -> None:
-    """What is lost on one is nothing to the other; a survivor waits for the next to come."""
-    async with worker_processes(tiny) as mesh:
-        workers = [mesh.start(layers) for layers in ("0-1", "2-3", "0-1", "2-3")]
-        await mesh.until(lambda: len(mesh.routes) == 2)
-        told = await info(mesh)
+async def test_two_full_routes_are_independent(tmp_path: Path) -> None:
+    """What is lost on one is nothing to the other; the lost worker comes back to its survivor."""
+    folder = write_bytes_folder(tmp_path / "model", config={"num_hidden_layers": 2})
+    stages = [*scripted_stages(2, Script()), *scripted_stages(2, Script())]
+    async with mesh(folder, stages) as running:
+        workers = running.control_loop.workers
+        async with asyncio.timeout(10):
+            while len(workers.routes) < 2:
+                await asyncio.sleep(0.01)
+        told = await running.stub.GetServerInfo(pb.GetServerInfoRequest())
         assert [route.stands for route in told.routes] == [True, True]
         assert {each.state for each in told.workers} == {pb.WORKER_STATE_SERVING}
-        kept, lost = mesh.routes.items()
-        dead = next(each for each in workers if each.data_address == lost[1][1])
-        dead.send(signal.SIGKILL)
-        assert await mesh.until(lambda: len(mesh.routes) == 1) < NOTICED_S
-        assert mesh.routes == dict([kept])
-        survivor = next(each for each in workers if each.data_address == lost[1][0])
-        await mesh.until_ready(survivor, "spare")
-        assert await generated(mesh) == 3
-        late = mesh.start("2-3")
-        await mesh.until_route(survivor, late)
-        assert mesh.routes[kept[0]] == kept[1]
+        kept, lost = workers.routes.values()
+        workers.lose(lost.workers[1].worker_id, "a test says so")
+        assert list(workers.routes) == [kept.epoch]
+        told = await running.stub.GetServerInfo(pb.GetServerInfoRequest())
+        (spare,) = (each for each in told.workers if each.state == pb.WORKER_STATE_SPARE)
+        assert spare.worker_id == lost.workers[0].worker_id
+        async with asyncio.timeout(10):
+            while len(workers.routes) < 2:
+                await asyncio.sleep(0.01)
+        assert list(workers.routes) == [kept.epoch, lost.epoch + 1]
+        assert workers.route(lost.epoch + 1) == list(lost.workers)
+        params = pb.SamplingParams(max_new_tokens=3)
+        assert (await running.generate(text="x", sampling_params=params)).completion_tokens == 3
 
 
 @pytest.mark.timeout(300)
