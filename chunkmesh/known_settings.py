@@ -8,12 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-COMMON_NAMES = frozenset({"host", "log_level", "log_format"})
+COMMON_NAMES = frozenset(
+    {"host", "log_format", "log_level", "ssl_ca_certs", "ssl_certfile", "ssl_keyfile"}
+)
 """Fields of chunkmesh.settings.Settings, which every service has."""
 
 SERVICE_NAMES: Mapping[str, frozenset[str]] = {
     "scheduler": frozenset(
         {
+            "admin_api_key_file",
+            "api_key_file",
             "cache_secret_file",
             "chunk_strategy",
             "chunked_prefill_size",
@@ -42,6 +46,9 @@ SERVICE_NAMES: Mapping[str, frozenset[str]] = {
             "pp_async_batch_depth",
             "pp_max_micro_batch_size",
             "served_model_name",
+            "ssl_client_ca",
+            "users_ssl_certfile",
+            "users_ssl_keyfile",
             "worker_timeout",
         }
     ),
@@ -66,14 +73,28 @@ SERVICE_NAMES: Mapping[str, frozenset[str]] = {
             "profile_timeout",
             "profile_tokens",
             "quantization",
+            "redis_ca_certs",
+            "redis_password_file",
             "redis_url",
+            "redis_username",
             "scheduler",
             "threads",
             "transport",
             "warmup_mode",
         }
     ),
-    "hicache": frozenset({"port", "http_port", "redis_url", "eviction_policy", "max_bytes"}),
+    "hicache": frozenset(
+        {
+            "eviction_policy",
+            "http_port",
+            "max_bytes",
+            "port",
+            "redis_ca_certs",
+            "redis_password_file",
+            "redis_url",
+            "redis_username",
+        }
+    ),
 }
 """Service -> its own fields."""
 

@@ -20,6 +20,7 @@ from chunkmesh.errors import (
     CacheFault,
     ChunkMeshError,
     ConfigError,
+    Forbidden,
     InvalidRequest,
     InvariantViolated,
     LinkError,
@@ -28,6 +29,7 @@ from chunkmesh.errors import (
     Overloaded,
     StageUnavailable,
     StaleEpoch,
+    Unauthenticated,
     Unavailable,
 )
 
@@ -40,6 +42,8 @@ _Detail = TypeVar("_Detail", bound=Message)
 _CODES: Mapping[type[ChunkMeshError], tuple[grpc.StatusCode, str]] = {
     InvalidRequest: (grpc.StatusCode.INVALID_ARGUMENT, "INVALID_REQUEST"),
     NotFound: (grpc.StatusCode.NOT_FOUND, "NOT_FOUND"),
+    Unauthenticated: (grpc.StatusCode.UNAUTHENTICATED, "UNAUTHENTICATED"),
+    Forbidden: (grpc.StatusCode.PERMISSION_DENIED, "FORBIDDEN"),
     ConfigError: (grpc.StatusCode.FAILED_PRECONDITION, "CONFIG_ERROR"),
     StageUnavailable: (grpc.StatusCode.UNAVAILABLE, "STAGE_UNAVAILABLE"),
     Overloaded: (grpc.StatusCode.RESOURCE_EXHAUSTED, "OVERLOADED"),
@@ -62,6 +66,8 @@ _ERRORS_WITHOUT_REASON: Mapping[grpc.StatusCode, type[ChunkMeshError]] = {
     grpc.StatusCode.RESOURCE_EXHAUSTED: InvalidRequest,
     grpc.StatusCode.ABORTED: StaleEpoch,
     grpc.StatusCode.FAILED_PRECONDITION: ConfigError,
+    grpc.StatusCode.UNAUTHENTICATED: Unauthenticated,
+    grpc.StatusCode.PERMISSION_DENIED: Forbidden,
 }
 
 

@@ -11,6 +11,7 @@ import grpc
 import structlog
 
 from chunkmesh.errors import ConfigError, InvalidRequest, StageUnavailable, Unavailable
+from chunkmesh.trust.identity import current_identity
 from chunkmesh.v1 import generation_pb2 as pb
 from chunkmesh.v1 import generation_pb2_grpc
 from scheduler import replies, server_info, timeline_history, timeline_replies
@@ -27,8 +28,6 @@ from scheduler.validation import KvPoolSize
 
 _Context = grpc.aio.ServicerContext[Any, Any]
 _log = structlog.get_logger(__name__)
-_NOBODY = ""
-"""Tenant of every request: none is authenticated."""
 
 
 class GenerationService(generation_pb2_grpc.GenerationServicer):
@@ -49,6 +48,8 @@ class GenerationService(generation_pb2_grpc.GenerationServicer):
         self._intake = intake
         self._model = model
         self._hicache = hicache
+        self._tenants: dict[str, str] = {}
+        """Of the requests that run, by their ids."""
         self._has_warned = False
         """Of salts that no secret protects."""
 
@@ -68,17 +69,22 @@ class GenerationService(generation_pb2_grpc.GenerationServicer):
             raise StageUnavailable("the model's weights have changed", retry_after_s=ROUTE_RETRY_S)
         track = self._loop.submit(spec, stream)
         epoch = self._loop.workers.registry.epoch
+        self._tenants[request_id] = current_identity().tenant
         try:
             async for response in replies.responses(request, request_id, stream, track.timings):
                 yield response
         finally:
+            del self._tenants[request_id]
             self._loop.forget(request_id, stream)
             count_request(stream)
             _log.info("request ended", request_id=request_id, epoch=epoch, **stream.summary())
 
     async def Abort(self, request: pb.AbortRequest, _context: _Context) -> pb.AbortResponse:
-        """End a request; its Generate call sends the end."""
-        return pb.AbortResponse(found=self._loop.abort(request.request_id))
+        """End a request; its Generate call sends the end. Users find their tenant's only."""
+        caller = current_identity()
+        tenant = self._tenants.get(request.request_id)
+        found = tenant is not None and (caller.is_admin or tenant == caller.tenant)
+        return pb.AbortResponse(found=found and self._loop.abort(request.request_id))
 
     async def GetModelInfo(
         self, _request: pb.GetModelInfoRequest, _context: _Context
@@ -101,7 +107,7 @@ class GenerationService(generation_pb2_grpc.GenerationServicer):
         registry = self._loop.workers.registry
         response = pb.TokenizeResponse(page_tokens=registry.page_tokens)
         response.input_ids.extend(ids.tolist())
-        namespace = self._namespace_digest(request.cache_salt, tenant=_NOBODY)
+        namespace = self._namespace_digest(request.cache_salt, tenant=current_identity().tenant)
         if namespace is not None:
             digests = await self._intake.digests(ids, namespace, registry.page_tokens)
             response.page_digests.extend(digests)
@@ -157,7 +163,7 @@ class GenerationService(generation_pb2_grpc.GenerationServicer):
             StageUnavailable: none stands.
         """
         reason = self._loop.unready_reason()
-        namespace = self._namespace_digest(request.cache_salt, tenant=_NOBODY)
+        namespace = self._namespace_digest(request.cache_salt, tenant=current_identity().tenant)
         if reason or namespace is None:
             raise StageUnavailable(reason, retry_after_s=ROUTE_RETRY_S)
         return namespace

@@ -11,9 +11,10 @@ from pathlib import Path
 import structlog
 from pydantic import JsonValue
 
-from chunkmesh import __version__, grpc_client, side_door
+from chunkmesh import __version__, side_door
 from chunkmesh.address import HostPort
 from chunkmesh.errors import ConfigError, reason_of
+from chunkmesh.grpc_client import Access, RenewedChannel
 from chunkmesh.grpc_server import GrpcServer
 from chunkmesh.side_door import Readiness
 from chunkmesh.v1 import generation_pb2_grpc, stage_pb2_grpc
@@ -22,6 +23,7 @@ from scheduler.cache_secret import read_cache_secret
 from scheduler.control_loop import ControlLoop
 from scheduler.engine_config import EngineConfig
 from scheduler.generation_service import GenerationService
+from scheduler.guards import make_guards
 from scheduler.hicache_client import HiCacheClient
 from scheduler.intake import Intake
 from scheduler.latency_file import LatencyFile, parse_latency_file
@@ -67,8 +69,9 @@ async def running(settings: SchedulerSettings) -> AsyncIterator[RunningScheduler
     latency_file = _latency_file(settings.latency_model, files.num_layers)
     context_length = settings.context_length or files.context_length
     async with contextlib.AsyncExitStack() as stack:
-        hicache = await _hicache(settings, stack)
-        users = GrpcServer("chunkmesh.v1.Generation")
+        guards = make_guards(settings)
+        hicache = _hicache(settings, guards.hicache, stack)
+        users = GrpcServer("chunkmesh.v1.Generation", guard=guards.users)
 
         def on_ready(ready: bool) -> None:
             users.set_serving(serving=ready and not service.draining)
@@ -83,7 +86,7 @@ async def running(settings: SchedulerSettings) -> AsyncIterator[RunningScheduler
             ),
             hicache=hicache,
         )
-        internal = GrpcServer("chunkmesh.v1.StageControl")
+        internal = GrpcServer("chunkmesh.v1.StageControl", guard=guards.internal)
         generation_pb2_grpc.add_GenerationServicer_to_server(service, users.server)
         attach = AttachService(loop, latency_file)
         stage_pb2_grpc.add_StageControlServicer_to_server(attach, internal.server)
@@ -145,14 +148,15 @@ def _engine_config(settings: SchedulerSettings, context_length: int) -> EngineCo
     )
 
 
-async def _hicache(
-    settings: SchedulerSettings, stack: contextlib.AsyncExitStack
+def _hicache(
+    settings: SchedulerSettings, access: Access, stack: contextlib.AsyncExitStack
 ) -> HiCacheClient | None:
     """Reach for the prefix cache while stack is open; None without one."""
     if settings.hicache_url is None:
         return None
-    channel = grpc_client.channel(settings.hicache_url)
-    return HiCacheClient(await stack.enter_async_context(channel), model=_model_name(settings))
+    channel = RenewedChannel(settings.hicache_url, access)
+    stack.push_async_callback(channel.close)
+    return HiCacheClient(channel.current, model=_model_name(settings))
 
 
 def _control_loop(

@@ -8,6 +8,7 @@ from typing import Annotated, ClassVar, Self
 
 from pydantic import Field, model_validator
 
+from chunkmesh.known_settings import flag_of
 from chunkmesh.settings import Address, Port, Settings
 from scheduler.engine_config import ChunkStrategyName, LoadPolicy, WritePolicy
 
@@ -36,6 +37,18 @@ class SchedulerSettings(Settings):
     """gRPC port that stage workers attach to."""
     http_port: Port = 50080
     """Port of the HTTP side door."""
+    api_key_file: Path | None = None
+    """File of users' bearer keys, one a line, each perhaps followed by a space and the name of its
+    tenant, whose cached prefixes are its own. Without it the users' port asks nobody for a key."""
+    admin_api_key_file: Path | None = None
+    """The same for operators, who alone may flush caches and see others' requests."""
+    users_ssl_certfile: Path | None = None
+    """Certificate of the users' port, where it is another than --ssl-certfile."""
+    users_ssl_keyfile: Path | None = None
+    """Its key."""
+    ssl_client_ca: Path | None = None
+    """Authorities of users' certificates; with it the users' port takes no connection without
+    one."""
     hicache_url: Address | None = None
     """HOST:PORT of hicache-server, without http://; if not given, devices are the only cache."""
     enable_prefix_caching: bool = True
@@ -102,6 +115,17 @@ class SchedulerSettings(Settings):
             raise ValueError(
                 f"--enable-dynamic-chunking contradicts --chunk-strategy {self.chunk_strategy}"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _check_users_ssl(self) -> Self:
+        if (self.users_ssl_certfile is None) != (self.users_ssl_keyfile is None):
+            raise ValueError("--users-ssl-certfile and --users-ssl-keyfile need each other")
+        for name in ("users_ssl_certfile", "ssl_client_ca"):
+            if getattr(self, name) is not None and self.ssl_certfile is None:
+                raise ValueError(
+                    f"{flag_of(name)} needs --ssl-certfile: with TLS for users, workers use it too"
+                )
         return self
 
     @property

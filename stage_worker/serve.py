@@ -14,9 +14,12 @@ import torch
 from chunkmesh import __version__, side_door
 from chunkmesh.cache_folder import user_cache_folder
 from chunkmesh.grpc_server import GrpcServer
+from chunkmesh.kv_login import kv_login
 from chunkmesh.kv_store import KvStore
 from chunkmesh.side_door import Readiness
 from chunkmesh.transports.create import create
+from chunkmesh.trust.access import Door, Role
+from chunkmesh.trust.guard import Guard
 from stage_worker.device import choose_device
 from stage_worker.device_start import DeviceLimits, DeviceStart
 from stage_worker.host_pages import HostPages
@@ -73,7 +76,8 @@ async def serve(settings: WorkerSettings, stop: asyncio.Event) -> None:
         ConfigError: model, layers or an address do not do, or the scheduler refuses this worker.
     """
     progress = _Progress()
-    health = GrpcServer()
+    mesh = settings.mesh_tls(Role.WORKER)
+    health = GrpcServer(guard=Guard(door=Door.WORKER, tls=mesh, is_mutual=mesh is not None))
 
     def on_ready(ready: bool) -> None:
         progress.serving = ready
@@ -95,7 +99,9 @@ async def serve(settings: WorkerSettings, stop: asyncio.Event) -> None:
         device = torch.device(stage.description.device)
         worker = Worker(
             stage=stage,
-            transport=create(settings.transport, str(settings.data_address), device=device),
+            transport=create(
+                settings.transport, str(settings.data_address), device=device, tls=mesh
+            ),
             stores=_stores(settings),
             capacity=Capacity(
                 kv_tokens=capacity_tokens,
@@ -106,7 +112,7 @@ async def serve(settings: WorkerSettings, stop: asyncio.Event) -> None:
         )
         progress.worker = worker
         progress.profile = _profile(settings, stage, capacity_tokens)
-        await _until(stop, worker.run(settings.scheduler, progress.profile))
+        await _until(stop, worker.run(settings.scheduler, progress.profile, mesh))
 
 
 async def _until(stop: asyncio.Event, work: Coroutine[Any, Any, None]) -> None:
@@ -127,7 +133,12 @@ def _stores(settings: WorkerSettings) -> list[KvStore]:
     """Make one client of the page store for each I/O thread."""
     if not settings.redis_url:
         return []
-    return [KvStore(*settings.redis_url) for _ in range(_IO_THREADS)]
+    login = kv_login(
+        username=settings.redis_username,
+        password_file=settings.redis_password_file,
+        ca_certs=settings.redis_ca_certs,
+    )
+    return [KvStore(*settings.redis_url, login=login) for _ in range(_IO_THREADS)]
 
 
 def _host_pages(settings: WorkerSettings, stage: Stage, capacity_tokens: int) -> HostPages:

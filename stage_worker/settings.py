@@ -42,6 +42,12 @@ class WorkerSettings(Settings):
     redis_url: tuple[str, ...] = ()
     """Where cached pages are stored, such as redis://127.0.0.1:6379; nothing without it. Given
     several times as for hicache-server, in the same order."""
+    redis_username: str = ""
+    """Name of the ACL user at Redis."""
+    redis_password_file: Path | None = None
+    """File of its password; read at every connection."""
+    redis_ca_certs: Path | None = None
+    """PEM file of the authorities of a Redis with TLS (rediss://); the system's if not given."""
     transport: Literal["ucx", "grpc"] = "ucx"
     """How activations travel."""
     threads: Annotated[int, Field(ge=1)] = 1

@@ -16,9 +16,11 @@ import grpc
 
 from chunkmesh.address import HostPort
 from chunkmesh.errors import ConfigError, InvalidRequest
-from chunkmesh.grpc_client import channel
+from chunkmesh.grpc_client import PLAIN, Access, channel
 from chunkmesh.status import from_rpc_error
 from chunkmesh.transports.base import Transport
+from chunkmesh.trust.access import Role
+from chunkmesh.trust.tls_files import TlsFiles
 from chunkmesh.v1 import stage_pb2 as pb
 from chunkmesh.v1 import stage_pb2_grpc
 from stage_worker import codec
@@ -68,6 +70,8 @@ class Worker:
         ceases to be one.
         """
         self._lost = LostScheduler()
+        self._access = PLAIN
+        """To schedulers."""
         self._transport = transport
         layers = range(stage.description.first_layer, stage.description.last_layer)
         self._page_io = PageIO(
@@ -97,15 +101,20 @@ class Worker:
         )
 
     async def run(
-        self, schedulers: Sequence[HostPort], start_profile: StartProfile | None = None
+        self,
+        schedulers: Sequence[HostPort],
+        start_profile: StartProfile | None = None,
+        tls: TlsFiles | None = None,
     ) -> None:
         """Serve until cancelled; dials the schedulers in order, again and again.
 
-        start_profile runs first, and every scheduler is told what it finds.
+        start_profile runs first, and every scheduler is told what it finds. tls proves who dials,
+        with the certificate of the moment; without it schedulers are dialled in plain text.
 
         Raises:
             ConfigError: the data port cannot be bound, or a scheduler refuses this worker.
         """
+        self._access = Access(tls=tls, server_role=Role.SCHEDULER)
         await self._transport.start()
         self._compute.start()
         attach = asyncio.create_task(self._profile_and_attach(start_profile, schedulers))
@@ -169,7 +178,7 @@ class Worker:
             on_ready=self._on_ready,
             on_crash=self._crash,
         )
-        async with channel(address) as to_scheduler:
+        async with channel(address, self._access) as to_scheduler:
             try:
                 stub = stage_pb2_grpc.StageControlStub(to_scheduler)
                 await session.run(stub, self._lost.connected)
