@@ -99,7 +99,9 @@ SERVICE_NAMES: Mapping[str, frozenset[str]] = {
 """Service -> its own fields."""
 
 VARIABLE_PREFIX = "CHUNKMESH_"
-VARIABLES = frozenset({"CHUNKMESH_CONFIG", "CHUNKMESH_HICACHE"})
+API_KEY_VARIABLE = "CHUNKMESH_API_KEY"
+"""Key that the command lines send."""
+VARIABLES = frozenset({API_KEY_VARIABLE, "CHUNKMESH_CONFIG", "CHUNKMESH_HICACHE"})
 """Environment variables that are no field of a service."""
 
 

@@ -22,7 +22,7 @@ from chunkmesh.bench.client_lag import ClientLag
 from chunkmesh.bench.record import RequestRecord
 from chunkmesh.bench.request_log import RequestLog
 from chunkmesh.errors import Unavailable
-from chunkmesh.grpc_client import channel
+from chunkmesh.grpc_client import PLAIN, Access, channel
 from chunkmesh.v1 import generation_pb2 as pb
 from chunkmesh.v1 import generation_pb2_grpc
 
@@ -69,10 +69,16 @@ class Load:
     """Plays one plan, once."""
 
     def __init__(
-        self, server: HostPort, plan: LoadPlan, on_end: Callable[[int], None] = lambda _: None
+        self,
+        server: HostPort,
+        plan: LoadPlan,
+        on_end: Callable[[int], None] = lambda _: None,
+        *,
+        access: Access = PLAIN,
     ) -> None:
         """on_end is called with how many requests have ended, after each."""
         self._server = server
+        self._access = access
         self._plan = plan
         self._on_end = on_end
         self._begin_s = 0.0
@@ -93,7 +99,7 @@ class Load:
         end: Literal["complete", "duration", "interrupted"] = "complete"
         async with contextlib.AsyncExitStack() as stack:
             channels = [
-                await stack.enter_async_context(channel(self._server))
+                await stack.enter_async_context(channel(self._server, self._access))
                 for _ in range(self._plan.num_channels)
             ]
             await self._connect(channels)
@@ -155,7 +161,11 @@ class Load:
         async with self._turns:
             log.sent(self._now_s())
             with _noted(log):
-                call = stub.Generate(request, timeout=self._plan.request_timeout_s)
+                call = stub.Generate(
+                    request,
+                    timeout=self._plan.request_timeout_s,
+                    metadata=grpc.aio.Metadata(*self._access.metadata),
+                )
                 async for response in call:
                     log.arrived(response, self._now_s())
                 log.ended()

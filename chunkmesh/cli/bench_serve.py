@@ -20,6 +20,7 @@ from chunkmesh.cli.bench_workload import Workload, make_workload, requests_of
 from chunkmesh.cli.generation_client import GenerationClient
 from chunkmesh.cli.message_json import fields_of
 from chunkmesh.errors import ConfigError, Unavailable
+from chunkmesh.grpc_client import Access
 from chunkmesh.v1 import generation_pb2 as pb
 
 _PROGRESS_S = 0.5
@@ -35,21 +36,25 @@ class Measures:
 
 
 def serve_workload(
-    server: HostPort, dataset: DatasetOptions, load: LoadOptions, measures: Measures
+    server: HostPort,
+    access: Access,
+    dataset: DatasetOptions,
+    load: LoadOptions,
+    measures: Measures,
 ) -> BenchResult:
     """Play a workload as often as asked; Ctrl-C ends the run that is played, and is the last.
 
     Raises:
         ChunkMeshError: the mesh does not answer or is not ready, or a warm-up failed.
     """
-    with GenerationClient(server) as client:
+    with GenerationClient(server, access) as client:
         model, info = client.model_info(), client.server_info()
         _check(model, info)
         workload = make_workload(dataset, load, model)
         _warm_up(client, workload, load)
     runs = []
     for _ in range(load.num_runs):
-        played = asyncio.run(_play(server, workload, load))
+        played = asyncio.run(_play(server, access, workload, load))
         runs.append(_measured(played, measures))
         if played.end == "interrupted":
             break
@@ -83,7 +88,9 @@ def _warm_up(client: GenerationClient, workload: Workload, load: LoadOptions) ->
                 pass
 
 
-async def _play(server: HostPort, workload: Workload, load: LoadOptions) -> LoadResult:
+async def _play(
+    server: HostPort, access: Access, workload: Workload, load: LoadOptions
+) -> LoadResult:
     salt = _new_salt() if load.cache_salt is None else load.cache_salt
     plan = LoadPlan(
         requests=requests_of(workload.prompts, load, salt=salt),
@@ -93,7 +100,7 @@ async def _play(server: HostPort, workload: Workload, load: LoadOptions) -> Load
         request_timeout_s=load.request_timeout,
     )
     progress = _Progress(len(plan.requests))
-    played = await Load(server, plan, progress.show).play()
+    played = await Load(server, plan, progress.show, access=access).play()
     progress.clear()
     return played
 

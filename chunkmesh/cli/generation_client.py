@@ -12,7 +12,7 @@ import grpc
 
 from chunkmesh.address import HostPort
 from chunkmesh.errors import Unavailable
-from chunkmesh.grpc_options import CLIENT_OPTIONS
+from chunkmesh.grpc_client import PLAIN, Access, blocking_channel
 from chunkmesh.status import DETAILS_KEY, from_rpc_error
 from chunkmesh.v1 import generation_pb2 as pb
 from chunkmesh.v1 import generation_pb2_grpc, hicache_pb2, hicache_pb2_grpc
@@ -23,10 +23,10 @@ _UNARY_TIMEOUT_S = 30.0
 class GenerationClient:
     """One channel to a scheduler, closed with the context."""
 
-    def __init__(self, server: HostPort) -> None:
+    def __init__(self, server: HostPort, access: Access = PLAIN) -> None:
         """Connect on first use."""
         self._server = server
-        self._channel = grpc.insecure_channel(str(server), options=CLIENT_OPTIONS)
+        self._channel = blocking_channel(server, access)
         self._stub = generation_pb2_grpc.GenerationStub(self._channel)
 
     def __enter__(self) -> Self:
@@ -95,13 +95,13 @@ class GenerationClient:
         return len(self.prompt_ids(pb.GenerateRequest(chat=chat)))
 
 
-def count_stored_pages(hicache: HostPort) -> int:
+def count_stored_pages(hicache: HostPort, access: Access = PLAIN) -> int:
     """Return how many pages a hicache-server knows, those of some layers only included.
 
     Raises:
         ChunkMeshError: it does not answer.
     """
-    with grpc.insecure_channel(str(hicache), options=CLIENT_OPTIONS) as channel:
+    with blocking_channel(hicache, access) as channel:
         stub = hicache_pb2_grpc.HiCacheStub(channel)
         with _own_errors(hicache):
             stats = stub.GetStats(hicache_pb2.GetStatsRequest(), timeout=_UNARY_TIMEOUT_S)

@@ -15,6 +15,7 @@ from chunkmesh.cli.mesh_options import MeshOptions
 from chunkmesh.cli.partition import inclusive
 from chunkmesh.cli.process_family import PlannedChild
 from chunkmesh.cli.readiness import SideDoor
+from chunkmesh.trust.access import Role
 
 SCHEDULER = "scheduler"
 """Name of the scheduler's process."""
@@ -43,6 +44,7 @@ def _hicache(options: MeshOptions, hicache: HicacheEndpoints) -> PlannedChild:
         "--port": hicache.grpc.port,
         "--http-port": hicache.side_door.port,
         "--max-bytes": _page_budget(options) if options.redis_url is None else None,
+        **_tls_flags(options, Role.HICACHE),
     }
     return PlannedChild(
         command=_module("hicache", "hicache", _words(flags)),
@@ -66,6 +68,7 @@ def _scheduler(options: MeshOptions, endpoints: MeshEndpoints) -> PlannedChild:
         "--hicache-url": None if endpoints.hicache is None else endpoints.hicache.grpc,
         "--page-size": options.page_tokens,
         "--chunked-prefill-size": options.chunked_prefill_tokens,
+        **_tls_flags(options, Role.SCHEDULER),
     }
     return PlannedChild(
         command=_module(SCHEDULER, "scheduler", (*_words(flags), *options.scheduler_flags)),
@@ -91,6 +94,7 @@ def _worker(options: MeshOptions, endpoints: MeshEndpoints, index: int) -> Plann
         "--threads": options.threads,
         "--transport": options.transport,
         "--max-total-tokens": _shared_tokens(options, len(endpoints.workers)),
+        **_tls_flags(options, Role.WORKER),
     }
     words = (*_words(flags), *options.worker_flags)
     return PlannedChild(
@@ -98,6 +102,17 @@ def _worker(options: MeshOptions, endpoints: MeshEndpoints, index: int) -> Plann
         probe=SideDoor(address=worker.side_door),
         address=str(worker.data),
     )
+
+
+def _tls_flags(options: MeshOptions, role: Role) -> dict[str, object]:
+    """Return the flags of a role's certificate."""
+    if options.certs is None:
+        return {}
+    return {
+        "--ssl-certfile": options.certs / f"{role}.crt",
+        "--ssl-keyfile": options.certs / f"{role}.key",
+        "--ssl-ca-certs": options.certs / "ca.crt",
+    }
 
 
 def _shared_tokens(options: MeshOptions, num_workers: int) -> int | None:

@@ -77,6 +77,7 @@ def up(
     http_port: up_flags.HttpPort = None,
     hicache_port: up_flags.HicachePort = None,
     max_total_tokens: up_flags.MaxTotalTokens = None,
+    certs: up_flags.Certs = None,
     log_dir: up_flags.LogDir = None,
     ready_timeout: up_flags.ReadyTimeout = 300.0,
     json_output: up_flags.JsonOutput = False,
@@ -110,6 +111,7 @@ def up(
             prefer_usual_ports=True,
             scheduler_flags=words,
             worker_flags=_worker_flags(max_total_tokens, dtype, quantization),
+            certs=_certs(certs),
             log_dir=log_dir,
             ready_timeout_s=ready_timeout,
         )
@@ -125,6 +127,15 @@ def _named_layers(
     if partition is Partition.AUTO:
         return auto_ranges(folder, num_stages=num_stages, scheduler_flags=words)
     return None
+
+
+def _certs(folder: Path | None) -> Path | None:
+    """Refuse a folder without an authority."""
+    if folder is None:
+        return None
+    if not (folder / "ca.crt").is_file():
+        raise ConfigError(f"--certs {folder}: no ca.crt there; `make certs` writes one")
+    return folder.resolve()
 
 
 def _on_gpus(devices: Sequence[str], tokens: int) -> int | None:
@@ -224,5 +235,6 @@ def _as_text(mesh: LocalMesh) -> str:
         lines.append(f"hicache    {hicache.grpc}  (side door http://{hicache.side_door})")
         lines.append(f"redis      {hicache.redis_url}")
     lines.append(f"logs       {mesh.run_dir}")
-    lines.append(f'try        chunkmesh generate --server {endpoints.scheduler} "Hello"')
+    tls = "" if mesh.certs is None else f" --ssl-ca-certs {mesh.certs / 'ca.crt'}"
+    lines.append(f'try        chunkmesh generate --server {endpoints.scheduler}{tls} "Hello"')
     return "\n".join([*lines, "Ctrl-C takes everything down."])

@@ -20,7 +20,9 @@ TENANT_KEY = "chunkmesh-tenant"
 """Metadata by which an operator says on whose behalf he calls."""
 KEY_KEY = "authorization"
 SCHEME = "Bearer"
-_TENANT = re.compile(r"[A-Za-z0-9._@ -]{1,64}")
+TENANT_NAME = re.compile(r"[ -~]{1,64}")
+"""Of a tenant in metadata; common names of certificates may be longer, and have nobody act for
+them."""
 
 Metadata = Iterable[tuple[str, str | bytes]]
 PeerCertificate = Mapping[str, Iterable[bytes]]
@@ -116,7 +118,7 @@ def on_behalf(identity: Identity, metadata: Metadata) -> Identity:
     if not identity.is_admin:
         raise Forbidden(f"{TENANT_KEY} is for operators")
     tenant = str(named[0])
-    if len(named) > 1 or not _TENANT.fullmatch(tenant):
+    if len(named) > 1 or not TENANT_NAME.fullmatch(tenant):
         raise Forbidden(f"{TENANT_KEY} must be one tenant's name")
     return dataclasses.replace(identity, tenant=tenant)
 
