@@ -52,6 +52,8 @@ def run(settings_class: type[SettingsT], serve: Serve[SettingsT]) -> Never:
 
 def _exit_status(loaded: Loaded[SettingsT], serve: Serve[SettingsT]) -> int:
     _log.info("starting", pid=os.getpid(), settings=loaded.values())
+    for flag in loaded.open_passwords():
+        _log.warning("password in the command line", flag=flag, remedy="--redis-password-file")
     try:
         asyncio.run(_until_stopped(loaded.settings, serve))
     except asyncio.CancelledError:

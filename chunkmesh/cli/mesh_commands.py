@@ -15,6 +15,7 @@ from chunkmesh.cli.mesh_options import MeshOptions
 from chunkmesh.cli.partition import inclusive
 from chunkmesh.cli.process_family import PlannedChild
 from chunkmesh.cli.readiness import SideDoor
+from chunkmesh.known_settings import variable_of
 from chunkmesh.trust.access import Role
 
 SCHEDULER = "scheduler"
@@ -39,7 +40,6 @@ def planned_workers(options: MeshOptions, endpoints: MeshEndpoints) -> tuple[Pla
 
 def _hicache(options: MeshOptions, hicache: HicacheEndpoints) -> PlannedChild:
     flags = {
-        "--redis-url": hicache.redis_url,
         "--host": LOOPBACK,
         "--port": hicache.grpc.port,
         "--http-port": hicache.side_door.port,
@@ -47,7 +47,7 @@ def _hicache(options: MeshOptions, hicache: HicacheEndpoints) -> PlannedChild:
         **_tls_flags(options, Role.HICACHE),
     }
     return PlannedChild(
-        command=_module("hicache", "hicache", _words(flags)),
+        command=_module("hicache", "hicache", _words(flags), redis_url=hicache.redis_url),
         probe=SideDoor(address=hicache.side_door),
         address=str(hicache.grpc),
     )
@@ -89,7 +89,6 @@ def _worker(options: MeshOptions, endpoints: MeshEndpoints, index: int) -> Plann
         "--port": worker.grpc.port,
         "--http-port": worker.side_door.port,
         "--scheduler": endpoints.internal,
-        "--redis-url": endpoints.redis_url,
         "--device": options.devices[index % len(options.devices)] if options.devices else None,
         "--threads": options.threads,
         "--transport": options.transport,
@@ -98,7 +97,13 @@ def _worker(options: MeshOptions, endpoints: MeshEndpoints, index: int) -> Plann
     }
     words = (*_words(flags), *options.worker_flags)
     return PlannedChild(
-        command=_module(f"worker-{index}", "stage_worker", words, threads=options.threads),
+        command=_module(
+            f"worker-{index}",
+            "stage_worker",
+            words,
+            threads=options.threads,
+            redis_url=endpoints.redis_url,
+        ),
         probe=SideDoor(address=worker.side_door),
         address=str(worker.data),
     )
@@ -130,7 +135,15 @@ def _words(flags: Mapping[str, object]) -> tuple[str, ...]:
     return tuple(word for pair in given for word in pair)
 
 
-def _module(name: str, module: str, words: tuple[str, ...], *, threads: int = 1) -> ChildCommand:
+def _module(
+    name: str,
+    module: str,
+    words: tuple[str, ...],
+    *,
+    threads: int = 1,
+    redis_url: str | None = None,
+) -> ChildCommand:
+    """Return how to run a service; what may hold a password is no word of its command line."""
     return ChildCommand(
         name=name,
         command=(sys.executable, "-P", "-m", module, *words),
@@ -138,5 +151,6 @@ def _module(name: str, module: str, words: tuple[str, ...], *, threads: int = 1)
             **dict.fromkeys(_THREAD_VARIABLES, str(threads)),
             "PYTHONUNBUFFERED": "1",
             "HF_HUB_OFFLINE": "1",
+            **({} if redis_url is None else {variable_of("redis_url"): redis_url}),
         },
     )

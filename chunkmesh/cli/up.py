@@ -27,6 +27,7 @@ from chunkmesh.cli.process_family import ChildState
 from chunkmesh.cli.scheduler_words import check_own_words, check_scheduler_words
 from chunkmesh.cli.stop_signals import StopRequested, StopSignals
 from chunkmesh.errors import ConfigError
+from chunkmesh.hidden import without_passwords
 from chunkmesh.known_settings import variable_of
 from chunkmesh.layers import LayerRange
 
@@ -233,7 +234,7 @@ def _as_text(mesh: LocalMesh) -> str:
     if endpoints.hicache is not None:
         hicache = endpoints.hicache
         lines.append(f"hicache    {hicache.grpc}  (side door http://{hicache.side_door})")
-        lines.append(f"redis      {hicache.redis_url}")
+        lines.append(f"redis      {without_passwords(hicache.redis_url)}")
     lines.append(f"logs       {mesh.run_dir}")
     tls = "" if mesh.certs is None else f" --ssl-ca-certs {mesh.certs / 'ca.crt'}"
     lines.append(f'try        chunkmesh generate --server {endpoints.scheduler}{tls} "Hello"')

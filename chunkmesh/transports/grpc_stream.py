@@ -29,8 +29,10 @@ from chunkmesh.trust.tls_files import TlsFiles
 from chunkmesh.v1 import data_plane_pb2, data_plane_pb2_grpc
 
 PART_BYTES = 4 * 1024 * 1024
-_MAX_LINKS = 64
-"""Calls at a time on the data port: the link in use, and strangers in their handshake."""
+_MAX_CALLS = 1024
+"""At a time on the data port: the link in use, and strangers in their handshake."""
+_MAX_STREAMS = 4
+"""Calls at a time of one connection; a worker makes one."""
 _GRACE_S = 0.5
 """For streams that have ended already to say so."""
 
@@ -46,7 +48,7 @@ _MESSAGE_OPTIONS: tuple[_Option, ...] = (
 _SERVER_OPTIONS: tuple[_Option, ...] = (
     *_MESSAGE_OPTIONS,
     ("grpc.so_reuseport", 0),
-    ("grpc.max_concurrent_streams", _MAX_LINKS),
+    ("grpc.max_concurrent_streams", _MAX_STREAMS),
     ("grpc.server_handshake_timeout_ms", HANDSHAKE_S * 1000),
 )
 _CHANNEL_OPTIONS: tuple[_Option, ...] = (
@@ -181,7 +183,7 @@ class GrpcTransport:
         server = grpc.aio.server(
             interceptors=[ErrorInterceptor(), GuardInterceptor(guard)],
             options=_SERVER_OPTIONS,
-            maximum_concurrent_rpcs=_MAX_LINKS,
+            maximum_concurrent_rpcs=_MAX_CALLS,
         )
         data_plane_pb2_grpc.add_DataPlaneServicer_to_server(self._data_plane, server)
         host, _, _ = self.address.rpartition(":")
