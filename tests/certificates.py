@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from chunkmesh.grpc_client import Access
 from chunkmesh.trust.access import Role
@@ -39,7 +40,7 @@ def access(authority: Authority, mine: Role | None, server: Role | None = None) 
     return Access(tls=files, server_role=server)
 
 
-def mesh_settings(authority: Authority, role: Role) -> dict[str, Path]:
+def mesh_settings(authority: Authority, role: Role) -> dict[str, Any]:
     """Return a service's settings for TLS."""
     issued = authority.issue_role(role)
     return {
