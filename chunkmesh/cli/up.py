@@ -86,17 +86,15 @@ def up(
     """Start Redis, hicache-server, the scheduler and the stage workers; Ctrl-C ends them all."""
     with reported():
         _check_layers(stages, layers, partition)
-        if no_cache and hicache_port is not None:
-            raise ConfigError("--hicache-port and --no-cache exclude each other")
+        _check_cache(no_cache, hicache_port)
         words = check_scheduler_words(scheduler_flags or [])
         _check_capacity(max_total_tokens, page_size, words)
-        num_stages = stages or _DEFAULT_STAGES
         folder = model_folder(model_path)
         places = gpus.stage_devices(device.value, devices)
         options = MeshOptions(
             model_path=folder,
-            num_stages=num_stages,
-            layers=_named_layers(folder, num_stages, layers, partition, words),
+            num_stages=stages or _DEFAULT_STAGES,
+            layers=_named_layers(folder, stages, layers, partition, words),
             threads=threads,
             devices=places,
             transport=transport.value,
@@ -120,13 +118,17 @@ def up(
 
 
 def _named_layers(
-    folder: Path, num_stages: int, layers: str | None, partition: Partition, words: Sequence[str]
+    folder: Path,
+    stages: int | None,
+    layers: str | None,
+    partition: Partition,
+    words: Sequence[str],
 ) -> tuple[LayerRange, ...] | None:
     """Return the layers of each stage; None for an even split."""
     if layers is not None:
         return parse_ranges(layers)
     if partition is Partition.AUTO:
-        return auto_ranges(folder, num_stages=num_stages, scheduler_flags=words)
+        return auto_ranges(folder, num_stages=stages or _DEFAULT_STAGES, scheduler_flags=words)
     return None
 
 
@@ -152,6 +154,12 @@ def _check_layers(stages: int | None, layers: str | None, partition: Partition) 
         raise ConfigError("--stages and --layers exclude each other")
     if partition is Partition.AUTO:
         raise ConfigError("--layers and --partition auto exclude each other")
+
+
+def _check_cache(no_cache: bool, hicache_port: int | None) -> None:
+    """Refuse a port for what shall not run."""
+    if no_cache and hicache_port is not None:
+        raise ConfigError("--hicache-port and --no-cache exclude each other")
 
 
 def _check_capacity(
