@@ -9,6 +9,7 @@ from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
+import structlog
 import torch
 
 from chunkmesh import __version__, side_door
@@ -32,6 +33,7 @@ from stage_worker.start_profile import KeptProfile, profile_limits
 from stage_worker.weight_choice import WeightChoice
 from stage_worker.worker import Capacity, Worker
 
+_log = structlog.get_logger(__name__)
 _IO_THREADS = 2
 _ALMOST = 0.99
 """Most that /ready says before the stage stands."""
@@ -83,6 +85,12 @@ async def serve(settings: WorkerSettings, stop: asyncio.Event) -> None:
         progress.serving = ready
         health.set_serving(serving=ready)
 
+    if mesh is not None and settings.transport == "ucx" and not settings.data_address.is_loopback:
+        _log.warning(
+            "activations are not encrypted: the network of UCX must be private",
+            data_address=str(settings.data_address),
+            remedy="--transport grpc; see docs/security.md",
+        )
     async with contextlib.AsyncExitStack() as stack:
         app = side_door.app(
             readiness=progress.readiness,

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import shutil
+import urllib.request
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
@@ -118,8 +119,20 @@ async def test_over_tls_ids_are_the_same_and_tenants_find_only_their_own(
         for key in (BLUE, BLUE, GREEN, GREEN):
             runs.append(await _run(running, key, prompt))
             await running.at_rest()
+        told = await asyncio.to_thread(_told_at_side_door, running)
     assert [expected] * 4 == [list(run.output_ids) for run in runs]
     assert [0, 96, 0, 96] == [run.cached_tokens for run in runs]
+    assert "chunkmesh_refused_calls" in told
+    assert not any(secret in told for secret in (BLUE, GREEN, ADMIN, "blue", "green"))
+
+
+def _told_at_side_door(running: Mesh) -> str:
+    """Return all that anybody can read there."""
+    told = ""
+    for path in ("metrics", "server_info", "ready", "live"):
+        with urllib.request.urlopen(f"http://{running.http_address}/{path}", timeout=5) as answer:
+            told += answer.read().decode()
+    return told
 
 
 async def test_certificates_are_replaced_under_a_running_mesh(
@@ -219,8 +232,12 @@ async def test_users_end_their_own_requests_only(tmp_path: Path) -> None:
 
 
 async def _code(call: grpc.aio.Call) -> grpc.StatusCode:
-    """Return how a call ends."""
+    """Read a call of either kind to its end and return how that was."""
     async with asyncio.timeout(10):
+        if isinstance(call, grpc.aio.UnaryStreamCall):
+            with contextlib.suppress(grpc.aio.AioRpcError):
+                while await call.read() is not grpc.aio.EOF:
+                    pass
         return await call.code()
 
 
