@@ -41,7 +41,7 @@ class Loaded(Generic[SettingsT]):
         return tuple(
             flag_of(name)
             for name, origin in self.origins.items()
-            if origin.startswith("flag ") and "***@" in _shown(getattr(self.settings, name))
+            if origin.startswith("flag ") and "***" in _shown(getattr(self.settings, name))
         )
 
     def describe(self) -> str:

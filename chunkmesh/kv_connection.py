@@ -26,6 +26,7 @@ from redis.exceptions import (
 from redis.retry import Retry
 
 from chunkmesh.errors import CacheFault, ConfigError
+from chunkmesh.hidden import without_passwords
 from chunkmesh.kv_login import NO_LOGIN, KvLogin
 from chunkmesh.kv_wire import Command, Refused, ValueReader, pack, send_parts
 from chunkmesh.trust.watched_files import WatchedFiles
@@ -106,7 +107,7 @@ class KvConnection:
             self._connection = cast("_Connection", pool.make_connection())
         except (ValueError, TypeError) as error:
             shown = self._url._replace(netloc=self._url.netloc.rpartition("@")[2]).geturl()
-            raise ConfigError(f"--redis-url {shown}: {error}") from error
+            raise ConfigError(f"--redis-url {without_passwords(shown)}: {error}") from error
         self._timeout_s = timeout_s
         self._login = login
         self._connected = False
