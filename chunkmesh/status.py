@@ -35,6 +35,8 @@ from chunkmesh.errors import (
 
 DOMAIN = "chunkmesh"
 DETAILS_KEY = "grpc-status-details-bin"
+_TOO_MANY_CALLS = "Concurrent RPC limit exceeded!"
+"""gRPC's words, which come without details."""
 _MAX_MESSAGE_CHARACTERS = 1000  # it travels twice in the trailers, which peers cap at 8 KiB
 
 _Detail = TypeVar("_Detail", bound=Message)
@@ -62,7 +64,7 @@ _ERRORS_WITHOUT_REASON: Mapping[grpc.StatusCode, type[ChunkMeshError]] = {
     grpc.StatusCode.CANCELLED: Unavailable,
     grpc.StatusCode.INVALID_ARGUMENT: InvalidRequest,
     grpc.StatusCode.NOT_FOUND: InvalidRequest,
-    # gRPC itself says this of a message over the size limit; overload always has a reason.
+    # gRPC itself says this of a message over the size limit; our own overload has a reason.
     grpc.StatusCode.RESOURCE_EXHAUSTED: InvalidRequest,
     grpc.StatusCode.ABORTED: StaleEpoch,
     grpc.StatusCode.FAILED_PRECONDITION: ConfigError,
@@ -115,6 +117,8 @@ def from_rpc_error(error: grpc.RpcError) -> ChunkMeshError:
     info = _find(error_details_pb2.ErrorInfo(), details)
     known = _ERRORS.get(info.reason) if info.domain == DOMAIN else None
     kind = known or _ERRORS_WITHOUT_REASON.get(code, ChunkMeshError)
+    if known is None and message == _TOO_MANY_CALLS:
+        kind = Overloaded
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:
         message = f"no answer in time: {message}"
     if issubclass(kind, InvalidRequest):

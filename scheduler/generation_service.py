@@ -51,7 +51,7 @@ class GenerationService(generation_pb2_grpc.GenerationServicer):
         self._tenants: dict[str, str] = {}
         """Of the requests that run, by their ids."""
         self._has_warned = False
-        """Of salts that no secret protects."""
+        """Of salts and tenants that no secret protects."""
 
     async def Generate(
         self, request: pb.GenerateRequest, _context: _Context
@@ -171,9 +171,9 @@ class GenerationService(generation_pb2_grpc.GenerationServicer):
     def _namespace_digest(self, cache_salt: str, *, tenant: str) -> bytes | None:
         """Return the namespace of a tenant's pages of a salt; None before the first route."""
         workers = self._loop.workers
-        if cache_salt and not workers.has_secret and not self._has_warned:
+        if (cache_salt or tenant) and not workers.has_secret and not self._has_warned:
             self._has_warned = True
-            _log.warning("cache_salt without --cache-secret-file", risk="salts can be guessed")
+            _log.warning("cache_salt or tenant without --cache-secret-file", risk="can be guessed")
         return workers.namespace_digest(tenant=tenant, cache_salt=cache_salt)
 
     def _check_new(self, request_id: str) -> None:

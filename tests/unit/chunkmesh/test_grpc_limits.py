@@ -18,9 +18,11 @@ import pytest
 
 from chunkmesh import grpc_options, grpc_server
 from chunkmesh.address import HostPort, Listen
+from chunkmesh.errors import Overloaded
 from chunkmesh.grpc_client import channel
 from chunkmesh.grpc_options import MAX_METADATA_BYTES
 from chunkmesh.grpc_server import GrpcServer
+from chunkmesh.status import from_rpc_error
 
 Context = grpc.aio.ServicerContext[bytes, bytes]
 
@@ -113,6 +115,7 @@ async def test_calls_of_a_server_have_a_limit(monkeypatch: pytest.MonkeyPatch) -
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await call(b"", timeout=5)
     assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert isinstance(from_rpc_error(caught.value), Overloaded)
 
 
 async def test_a_handshake_has_a_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
