@@ -39,6 +39,10 @@ soak: $(VENV)/.has-test ## Let clients of all manners loose for SOAK_SECONDS (60
 bench: $(VENV)/.has-test ## Measure speed (best on an idle machine)
 	python -m tests.bench
 
+.PHONY: certs
+certs: $(VENV)/.has-test ## Write certificates for development into certs/ (NAMES="host ..." for more than localhost)
+	python -m deploy.certs certs $(NAMES)
+
 .PHONY: gpu-pack
 gpu-pack: ## Pack what a GPU machine without a network lacks, into .gpu (see docs/gpu.md)
 	bash deploy/gpu/pack.sh .gpu

@@ -3,6 +3,8 @@
 ChunkMeshError
 +-- InvalidRequest        the caller's mistake: names the value and the limit
 |   +-- NotFound          what the caller named is not there
++-- Unauthenticated       the caller does not say who it is, or with a key that is none
++-- Forbidden             the caller is known and may not do this
 +-- ConfigError           a setting or a file that start-up cannot work with
 +-- Unavailable           nobody can serve this now; trying again may help
 |   +-- StageUnavailable  a stage of the route is missing or was lost
@@ -35,6 +37,14 @@ class InvalidRequest(ChunkMeshError):
 
 class NotFound(InvalidRequest):
     """What the caller named is not there; the text names it."""
+
+
+class Unauthenticated(ChunkMeshError):
+    """The caller does not say who it is, or with a key that is none; the text repeats no key."""
+
+
+class Forbidden(ChunkMeshError):
+    """The caller is known and may not do this; the text says who may."""
 
 
 class ConfigError(ChunkMeshError):

@@ -16,6 +16,7 @@ import grpc
 from chunkmesh.address import HostPort
 from chunkmesh.dialling import Dialling
 from chunkmesh.errors import Unavailable
+from chunkmesh.grpc_client import PLAIN, Access
 from chunkmesh.status import from_rpc_error
 from chunkmesh.v1 import generation_pb2 as pb
 
@@ -23,9 +24,12 @@ from chunkmesh.v1 import generation_pb2 as pb
 class Servers:
     """The schedulers of a mesh, as one client knows them; for all of its calls."""
 
-    def __init__(self, servers: Sequence[HostPort], *, retry_for_s: float) -> None:
+    def __init__(
+        self, servers: Sequence[HostPort], *, retry_for_s: float, access: Access = PLAIN
+    ) -> None:
         """Ask these, and try each call again for so many seconds; 0 tries it once."""
         self.addresses = tuple(servers)
+        self.access = access
         self._dialling = Dialling(servers, random.random)
         self._retry_for_s = retry_for_s
 

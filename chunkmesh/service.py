@@ -56,6 +56,8 @@ def _exit_status(loaded: Loaded[SettingsT], serve: Serve[SettingsT]) -> int:
     # Modules and classes stay: without them a full collection no longer holds the loop up.
     gc.collect()
     gc.freeze()
+    for flag in loaded.open_passwords():
+        _log.warning("password in the command line", flag=flag, remedy="--redis-password-file")
     try:
         asyncio.run(_until_stopped(loaded.settings, serve))
     except asyncio.CancelledError:

@@ -21,6 +21,7 @@ from chunkmesh.errors import (
     ChunkMeshError,
     ConfigError,
     DeadlineExceeded,
+    Forbidden,
     InvalidRequest,
     InvariantViolated,
     LinkError,
@@ -31,6 +32,7 @@ from chunkmesh.errors import (
     StageUnavailable,
     StaleEpoch,
     Standby,
+    Unauthenticated,
     Unavailable,
 )
 
@@ -38,6 +40,8 @@ DOMAIN = "chunkmesh"
 DETAILS_KEY = "grpc-status-details-bin"
 _ACTIVE = "active"
 """Key of ErrorInfo's metadata: HOST:PORT of the scheduler to ask instead."""
+_TOO_MANY_CALLS = "Concurrent RPC limit exceeded!"
+"""gRPC's words, which come without details."""
 _MAX_MESSAGE_CHARACTERS = 1000  # it travels twice in the trailers, which peers cap at 8 KiB
 
 _Detail = TypeVar("_Detail", bound=Message)
@@ -45,6 +49,8 @@ _Detail = TypeVar("_Detail", bound=Message)
 _CODES: Mapping[type[ChunkMeshError], tuple[grpc.StatusCode, str]] = {
     InvalidRequest: (grpc.StatusCode.INVALID_ARGUMENT, "INVALID_REQUEST"),
     NotFound: (grpc.StatusCode.NOT_FOUND, "NOT_FOUND"),
+    Unauthenticated: (grpc.StatusCode.UNAUTHENTICATED, "UNAUTHENTICATED"),
+    Forbidden: (grpc.StatusCode.PERMISSION_DENIED, "FORBIDDEN"),
     ConfigError: (grpc.StatusCode.FAILED_PRECONDITION, "CONFIG_ERROR"),
     StageUnavailable: (grpc.StatusCode.UNAVAILABLE, "STAGE_UNAVAILABLE"),
     Standby: (grpc.StatusCode.UNAVAILABLE, "STANDBY"),
@@ -66,10 +72,12 @@ _ERRORS_WITHOUT_REASON: Mapping[grpc.StatusCode, type[ChunkMeshError]] = {
     grpc.StatusCode.CANCELLED: Unavailable,
     grpc.StatusCode.INVALID_ARGUMENT: InvalidRequest,
     grpc.StatusCode.NOT_FOUND: InvalidRequest,
-    # gRPC itself says this of a message over the size limit; overload always has a reason.
+    # gRPC itself says this of a message over the size limit; our own overload has a reason.
     grpc.StatusCode.RESOURCE_EXHAUSTED: InvalidRequest,
     grpc.StatusCode.ABORTED: StaleEpoch,
     grpc.StatusCode.FAILED_PRECONDITION: ConfigError,
+    grpc.StatusCode.UNAUTHENTICATED: Unauthenticated,
+    grpc.StatusCode.PERMISSION_DENIED: Forbidden,
 }
 
 
@@ -120,6 +128,8 @@ def from_rpc_error(error: grpc.RpcError) -> ChunkMeshError:
     info = _find(error_details_pb2.ErrorInfo(), details)
     known = _ERRORS.get(info.reason) if info.domain == DOMAIN else None
     kind = known or _ERRORS_WITHOUT_REASON.get(code, ChunkMeshError)
+    if known is None and message == _TOO_MANY_CALLS:
+        kind = Overloaded
     if known is None and code is grpc.StatusCode.DEADLINE_EXCEEDED:
         message = f"no answer in time: {message}"
     if issubclass(kind, InvalidRequest):

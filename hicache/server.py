@@ -13,9 +13,12 @@ from starlette.applications import Starlette
 from chunkmesh import side_door
 from chunkmesh.address import HostPort
 from chunkmesh.grpc_server import GrpcServer
+from chunkmesh.kv_login import kv_login
 from chunkmesh.kv_store import KvStore
 from chunkmesh.side_door import Readiness
 from chunkmesh.store_thread import StoreThread
+from chunkmesh.trust.access import Door, Role
+from chunkmesh.trust.guard import Guard
 from chunkmesh.v1 import hicache_pb2, hicache_pb2_grpc
 from hicache.admin_service import AdminService
 from hicache.audit_log import AuditLog
@@ -54,7 +57,7 @@ async def serve(settings: HiCacheSettings, stop: asyncio.Event) -> None:
     """Serve until stop is set.
 
     Raises:
-        ConfigError: a chosen port is in use, or the Redis URL is none.
+        ConfigError: a chosen port is in use, a file does not do, or the Redis URL is none.
     """
     async with running(settings):
         await stop.wait()
@@ -66,9 +69,11 @@ async def running(settings: HiCacheSettings, *, ping_s: float = PING_S) -> Async
 
     Ready at once: while Redis is away every question is a miss.
     """
+    tls = settings.mesh_tls(Role.HICACHE)
+    guard = Guard(door=Door.HICACHE, tls=tls, is_mutual=tls is not None)
     with _stores(settings) as stores:
         parts = _parts(settings, stores, ping_s=ping_s)
-        chassis = GrpcServer(_SERVICE_NAME)
+        chassis = GrpcServer(_SERVICE_NAME, guard=guard)
         servicer = _servicer(parts, stores)
         hicache_pb2_grpc.add_HiCacheServicer_to_server(servicer, chassis.server)
         stopping = asyncio.Event()
@@ -106,10 +111,15 @@ class _Stores:
 
 @contextlib.contextmanager
 def _stores(settings: HiCacheSettings) -> Iterator[_Stores]:
+    login = kv_login(
+        username=settings.redis_username,
+        password_file=settings.redis_password_file,
+        ca_certs=settings.redis_ca_certs,
+    )
     stores = _Stores(
-        short=StoreThread(KvStore(*settings.redis_url)),
-        bulk=StoreThread(KvStore(*settings.redis_url)),
-        events=StoreThread(KvStore(*settings.redis_url)),
+        short=StoreThread(KvStore(*settings.redis_url, login=login)),
+        bulk=StoreThread(KvStore(*settings.redis_url, login=login)),
+        events=StoreThread(KvStore(*settings.redis_url, login=login)),
     )
     try:
         yield stores

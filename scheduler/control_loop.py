@@ -140,6 +140,11 @@ class ControlLoop:
         """Whether a request of this id waits or runs."""
         return request_id in self._requests
 
+    def tenant_of(self, request_id: str) -> str | None:
+        """Return whose request runs or waits under an id; None if none does."""
+        stream = self._requests.get(request_id)
+        return None if stream is None else stream.tenant
+
     def abort(self, request_id: str) -> bool:
         """End a request; its stream hears the end. False if there is none of this id."""
         if request_id not in self._requests:

@@ -11,6 +11,7 @@ import grpc
 import structlog
 
 from chunkmesh.errors import ConfigError, InvalidRequest, StageUnavailable, Unavailable
+from chunkmesh.trust.identity import current_identity
 from chunkmesh.v1 import generation_pb2 as pb
 from chunkmesh.v1 import generation_pb2_grpc
 from scheduler import replies, server_info, timeline_history, timeline_replies
@@ -30,8 +31,6 @@ from scheduler.validation import KvPoolSize
 
 _Context = grpc.aio.ServicerContext[Any, Any]
 _log = structlog.get_logger(__name__)
-_NOBODY = ""
-"""Tenant of every request: none is authenticated."""
 
 
 class GenerationService(generation_pb2_grpc.GenerationServicer):
@@ -57,7 +56,7 @@ class GenerationService(generation_pb2_grpc.GenerationServicer):
         self._leadership = leadership
         self._calls = calls
         self._has_warned = False
-        """Of salts that no secret protects."""
+        """Of salts and tenants that no secret protects."""
 
     async def Generate(
         self, request: pb.GenerateRequest, context: _Context
@@ -71,6 +70,7 @@ class GenerationService(generation_pb2_grpc.GenerationServicer):
             prompt_tokens=len(spec.prompt_ids),
             arrived_s=call.arrived_s,
             num_outputs=spec.num_outputs,
+            tenant=current_identity().tenant,
             max_unread_bytes=self._calls.max_unread_bytes,
             on_slow=lambda error: self._calls.end(call, error),
         )
@@ -95,8 +95,11 @@ class GenerationService(generation_pb2_grpc.GenerationServicer):
             _log.info("request ended", request_id=request_id, epoch=epoch, **stream.summary())
 
     async def Abort(self, request: pb.AbortRequest, _context: _Context) -> pb.AbortResponse:
-        """End a request; its Generate call sends the end."""
-        return pb.AbortResponse(found=self._loop.abort(request.request_id))
+        """End a request; its Generate call sends the end. Users find their tenant's only."""
+        caller = current_identity()
+        tenant = self._loop.tenant_of(request.request_id)
+        found = tenant is not None and (caller.is_admin or tenant == caller.tenant)
+        return pb.AbortResponse(found=found and self._loop.abort(request.request_id))
 
     async def GetModelInfo(
         self, _request: pb.GetModelInfoRequest, _context: _Context
@@ -120,7 +123,7 @@ class GenerationService(generation_pb2_grpc.GenerationServicer):
         registry = self._loop.workers.registry
         response = pb.TokenizeResponse(page_tokens=registry.page_tokens)
         response.input_ids.extend(ids.tolist())
-        namespace = self._namespace_digest(request.cache_salt, tenant=_NOBODY)
+        namespace = self._namespace_digest(request.cache_salt, tenant=current_identity().tenant)
         if namespace is not None:
             digests = await self._intake.digests(ids, namespace, registry.page_tokens)
             response.page_digests.extend(digests)
@@ -178,7 +181,7 @@ class GenerationService(generation_pb2_grpc.GenerationServicer):
             StageUnavailable: none stands or is awaited.
         """
         reason = self._loop.refusal_reason()
-        namespace = self._namespace_digest(request.cache_salt, tenant=_NOBODY)
+        namespace = self._namespace_digest(request.cache_salt, tenant=current_identity().tenant)
         if reason or namespace is None:
             raise StageUnavailable(reason, retry_after_s=RETRY_S)
         return namespace
@@ -186,9 +189,9 @@ class GenerationService(generation_pb2_grpc.GenerationServicer):
     def _namespace_digest(self, cache_salt: str, *, tenant: str) -> bytes | None:
         """Return the namespace of a tenant's pages of a salt; None before the first route."""
         workers = self._loop.workers
-        if cache_salt and not workers.has_secret and not self._has_warned:
+        if (cache_salt or tenant) and not workers.has_secret and not self._has_warned:
             self._has_warned = True
-            _log.warning("cache_salt without --cache-secret-file", risk="salts can be guessed")
+            _log.warning("cache_salt or tenant without --cache-secret-file", risk="can be guessed")
         return workers.namespace_digest(tenant=tenant, cache_salt=cache_salt)
 
     def _check_new(self, request_id: str) -> None:

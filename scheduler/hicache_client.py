@@ -36,9 +36,13 @@ _Answer = TypeVar("_Answer")
 class HiCacheClient:
     """Calls one HiCache; every method returns normally whatever happens to it."""
 
-    def __init__(self, channel: grpc.aio.Channel, *, model: str = "") -> None:
-        """Use a channel that somebody else closes; pages are told to be of the named model."""
-        self._stub = hicache_pb2_grpc.HiCacheStub(channel)
+    def __init__(self, channel: Callable[[], grpc.aio.Channel], *, model: str = "") -> None:
+        """Ask for the channel at each call, and leave it to others to close.
+
+        Pages are told to be of the named model.
+        """
+        self._channel = channel
+        self._stub_of: tuple[grpc.aio.Channel, hicache_pb2_grpc.HiCacheAsyncStub] | None = None
         self._model = model
         self._paused_until_s = 0.0
         self.fault = ""
@@ -172,6 +176,13 @@ class HiCacheClient:
             _log.info("prefix cache answers again")
         self.fault = ""
         return answer
+
+    @property
+    def _stub(self) -> hicache_pb2_grpc.HiCacheAsyncStub:
+        channel = self._channel()
+        if self._stub_of is None or self._stub_of[0] is not channel:
+            self._stub_of = (channel, hicache_pb2_grpc.HiCacheStub(channel))
+        return self._stub_of[1]
 
     def _is_paused(self) -> bool:
         return time.monotonic() < self._paused_until_s

@@ -11,17 +11,20 @@ from pathlib import Path
 import structlog
 from pydantic import JsonValue
 
-from chunkmesh import __version__, grpc_client, side_door
+from chunkmesh import __version__, side_door
 from chunkmesh.address import HostPort
 from chunkmesh.errors import ConfigError, Unavailable, reason_of
+from chunkmesh.grpc_client import Access, RenewedChannel
 from chunkmesh.grpc_server import GrpcServer
 from chunkmesh.side_door import Readiness
+from chunkmesh.trust.identity import current_identity
 from chunkmesh.v1 import generation_pb2_grpc, stage_pb2_grpc
 from scheduler.attach_service import AttachService
 from scheduler.cache_secret import read_cache_secret
 from scheduler.control_loop import ControlLoop
 from scheduler.engine_config import EngineConfig
 from scheduler.generation_service import GenerationService
+from scheduler.guards import make_guards
 from scheduler.hicache_client import HiCacheClient
 from scheduler.intake import Intake
 from scheduler.latency_file import LatencyFile, parse_latency_file
@@ -74,9 +77,14 @@ async def running(settings: SchedulerSettings) -> AsyncIterator[RunningScheduler
     latency_file = _latency_file(settings.latency_model, files.num_layers)
     context_length = settings.context_length or files.context_length
     async with contextlib.AsyncExitStack() as stack:
-        hicache = await _hicache(settings, stack)
-        users = GrpcServer("chunkmesh.v1.Generation", max_connections=settings.max_connections)
-        internal = GrpcServer("chunkmesh.v1.StageControl")
+        guards = make_guards(settings)
+        hicache = _hicache(settings, guards.hicache, stack)
+        users = GrpcServer(
+            "chunkmesh.v1.Generation",
+            guard=guards.users,
+            max_connections=settings.max_connections,
+        )
+        internal = GrpcServer("chunkmesh.v1.StageControl", guard=guards.internal)
 
         def on_ready(ready: bool) -> None:
             users.set_serving(serving=ready and not service.draining)
@@ -84,7 +92,7 @@ async def running(settings: SchedulerSettings) -> AsyncIterator[RunningScheduler
         config = _engine_config(settings, context_length)
         loop = _control_loop(settings, files, config, hicache, on_ready)
         candidate = new_candidate(settings, deeds(loop, internal))
-        calls = OpenCalls(_call_limits(settings))
+        calls = OpenCalls(_call_limits(settings), user_of=lambda: current_identity().tenant)
         service = GenerationService(
             control_loop=loop,
             intake=_intake(files, context_length),
@@ -180,14 +188,15 @@ def _call_limits(settings: SchedulerSettings) -> CallLimits:
     )
 
 
-async def _hicache(
-    settings: SchedulerSettings, stack: contextlib.AsyncExitStack
+def _hicache(
+    settings: SchedulerSettings, access: Access, stack: contextlib.AsyncExitStack
 ) -> HiCacheClient | None:
     """Reach for the prefix cache while stack is open; None without one."""
     if settings.hicache_url is None:
         return None
-    channel = grpc_client.channel(settings.hicache_url)
-    return HiCacheClient(await stack.enter_async_context(channel), model=_model_name(settings))
+    channel = RenewedChannel(settings.hicache_url, access)
+    stack.push_async_callback(channel.close)
+    return HiCacheClient(channel.current, model=_model_name(settings))
 
 
 def _control_loop(

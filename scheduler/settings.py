@@ -8,6 +8,7 @@ from typing import Annotated, ClassVar, Self
 
 from pydantic import Field, model_validator
 
+from chunkmesh.known_settings import flag_of
 from chunkmesh.settings import Address, Port, Settings
 from scheduler.engine_config import ChunkStrategyName, LoadPolicy, WritePolicy
 
@@ -36,6 +37,18 @@ class SchedulerSettings(Settings):
     """gRPC port that stage workers attach to."""
     http_port: Port = 50080
     """Port of the HTTP side door."""
+    api_key_file: Path | None = None
+    """File of users' bearer keys, one a line, each perhaps followed by a space and the name of its
+    tenant, whose cached prefixes are its own. Without it the users' port asks nobody for a key."""
+    admin_api_key_file: Path | None = None
+    """The same for operators, who alone may flush caches and see others' requests."""
+    users_ssl_certfile: Path | None = None
+    """Certificate of the users' port, where it is another than --ssl-certfile."""
+    users_ssl_keyfile: Path | None = None
+    """Its key."""
+    ssl_client_ca: Path | None = None
+    """Authorities of users' certificates; with it the users' port takes no connection without
+    one."""
     hicache_url: Address | None = None
     """HOST:PORT of hicache-server, without http://; if not given, devices are the only cache."""
     mesh_name: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{0,64}$")] = ""
@@ -45,6 +58,12 @@ class SchedulerSettings(Settings):
     redis_url: tuple[str, ...] = ()
     """Redis or Valkey that holds the lease of --mesh-name, the same for all of its schedulers.
     Given several times as for hicache-server."""
+    redis_username: str = ""
+    """Name of the ACL user at Redis."""
+    redis_password_file: Path | None = None
+    """File of its password; read at every connection."""
+    redis_ca_certs: Path | None = None
+    """PEM file of the authorities of a Redis with TLS (rediss://); the system's if not given."""
     advertise_host: str = ""
     """Host under which others reach this scheduler, told by those that stand by; --host if empty,
     or this machine's name where that is every network."""
@@ -147,6 +166,17 @@ class SchedulerSettings(Settings):
             raise ValueError(
                 f"--enable-dynamic-chunking contradicts --chunk-strategy {self.chunk_strategy}"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _check_users_ssl(self) -> Self:
+        if (self.users_ssl_certfile is None) != (self.users_ssl_keyfile is None):
+            raise ValueError("--users-ssl-certfile and --users-ssl-keyfile need each other")
+        for name in ("users_ssl_certfile", "ssl_client_ca"):
+            if getattr(self, name) is not None and self.ssl_certfile is None:
+                raise ValueError(
+                    f"{flag_of(name)} needs --ssl-certfile: with TLS for users, workers use it too"
+                )
         return self
 
     @property

@@ -114,7 +114,7 @@ class StageDeadlines:
         if sent.predicted_ms:
             ratio = acked.compute_ms / max(sent.predicted_ms[stage], _LEAST_MS)
             faded = self._slowness[stage] * _FADES
-            self._slowness[stage] = ratio if ratio > faded else faded
+            self._slowness[stage] = max(faded, ratio)
         sent.num_waiting -= 1
         if not sent.num_waiting:
             self._sent.popleft()

@@ -8,6 +8,7 @@ import socket
 from chunkmesh.address import HostPort
 from chunkmesh.errors import Standby
 from chunkmesh.grpc_server import GrpcServer
+from chunkmesh.kv_login import kv_login
 from chunkmesh.kv_store import KvStore
 from chunkmesh.store_thread import StoreThread
 from scheduler.candidate import Candidate, Deeds, Election
@@ -47,12 +48,17 @@ def new_candidate(settings: SchedulerSettings, its_deeds: Deeds) -> Candidate:
     """Make who stands for a scheduler: for its mesh if that has a name, else alone.
 
     Raises:
-        ConfigError: --redis-url is none.
+        ConfigError: --redis-url is none, or a file of its login does not do.
     """
     if not settings.mesh_name:
         return Candidate(LoneLeadership(), its_deeds)
     name = secrets.token_hex(8)
-    store = StoreThread(KvStore(*settings.redis_url, timeout_s=_STORE_TIMEOUT_S))
+    login = kv_login(
+        username=settings.redis_username,
+        password_file=settings.redis_password_file,
+        ca_certs=settings.redis_ca_certs,
+    )
+    store = StoreThread(KvStore(*settings.redis_url, timeout_s=_STORE_TIMEOUT_S, login=login))
     host = _host(settings)
 
     def lease(users_port: int, workers_port: int) -> MeshLease:

@@ -6,7 +6,7 @@ import dataclasses
 from enum import Enum
 
 
-class Role(Enum):
+class Duty(Enum):
     """What an attached worker does."""
 
     NONE = "waiting"
@@ -21,19 +21,19 @@ class Role(Enum):
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """A role, and why it is not a better one."""
+    """A duty, and why it is not a better one."""
 
-    role: Role
+    duty: Duty
     reason: str = ""
     """In words; empty if it is ready."""
 
     @property
     def is_ready(self) -> bool:
         """Whether it does, or would do at once, what it is there for."""
-        return self.role in {Role.STAGE, Role.SPARE}
+        return self.duty in {Duty.STAGE, Duty.SPARE}
 
 
-NOWHERE = Place(role=Role.NONE, reason="loaded, but no route stands")
-STAGE = Place(role=Role.STAGE)
-SPARE = Place(role=Role.SPARE)
-LEAVING = Place(role=Role.LEAVING, reason="the worker is about to end")
+NOWHERE = Place(duty=Duty.NONE, reason="loaded, but no route stands")
+STAGE = Place(duty=Duty.STAGE)
+SPARE = Place(duty=Duty.SPARE)
+LEAVING = Place(duty=Duty.LEAVING, reason="the worker is about to end")

@@ -15,16 +15,19 @@ import torch
 from chunkmesh import __version__, side_door
 from chunkmesh.cache_folder import user_cache_folder
 from chunkmesh.grpc_server import GrpcServer
+from chunkmesh.kv_login import kv_login
 from chunkmesh.kv_store import KvStore
 from chunkmesh.side_door import Readiness
 from chunkmesh.transports.create import create
+from chunkmesh.trust.access import Door, Role
+from chunkmesh.trust.guard import Guard
 from stage_worker.device import choose_device
 from stage_worker.device_start import DeviceLimits, DeviceStart
 from stage_worker.host_pages import HostPages
 from stage_worker.kernel_cache import use_kernel_cache
 from stage_worker.model_stage import load_stage
 from stage_worker.paged.load import load_paged_stage
-from stage_worker.place import NOWHERE, Role
+from stage_worker.place import NOWHERE, Duty
 from stage_worker.settings import WorkerSettings
 from stage_worker.stage import Stage
 from stage_worker.start_profile import KeptProfile, profile_limits
@@ -55,8 +58,8 @@ class _Progress:
     def readiness(self) -> Readiness:
         """Answer /ready."""
         place = NOWHERE if self.worker is None else self.worker.place
-        if place.role is not Role.NONE:
-            return Readiness(ready=place.is_ready, state=place.role.value, reason=place.reason)
+        if place.duty is not Duty.NONE:
+            return Readiness(ready=place.is_ready, state=place.duty.value, reason=place.reason)
         if self.loaded < 1:
             reason = "weights are being loaded"
             return Readiness(ready=False, state="loading", reason=reason, progress=self.loaded)
@@ -65,7 +68,7 @@ class _Progress:
             if begun is not None:
                 return begun
         reason = (self.worker and self.worker.lost_reason) or place.reason
-        return Readiness(ready=False, state=place.role.value, reason=reason, progress=1.0)
+        return Readiness(ready=False, state=place.duty.value, reason=reason, progress=1.0)
 
 
 async def serve(settings: WorkerSettings, stop: asyncio.Event) -> None:
@@ -75,7 +78,14 @@ async def serve(settings: WorkerSettings, stop: asyncio.Event) -> None:
         ConfigError: model, layers or an address do not do, or the scheduler refuses this worker.
     """
     progress = _Progress()
-    health = GrpcServer()
+    mesh = settings.mesh_tls(Role.WORKER)
+    health = GrpcServer(guard=Guard(door=Door.WORKER, tls=mesh, is_mutual=mesh is not None))
+    if mesh is not None and settings.transport == "ucx" and not settings.data_address.is_loopback:
+        _log.warning(
+            "activations are not encrypted: the network of UCX must be private",
+            data_address=str(settings.data_address),
+            remedy="--transport grpc; see docs/security.md",
+        )
     async with contextlib.AsyncExitStack() as stack:
         app = side_door.app(
             readiness=progress.readiness,
@@ -92,7 +102,9 @@ async def serve(settings: WorkerSettings, stop: asyncio.Event) -> None:
         device = torch.device(stage.description.device)
         worker = Worker(
             stage=stage,
-            transport=create(settings.transport, str(settings.data_address), device=device),
+            transport=create(
+                settings.transport, str(settings.data_address), device=device, tls=mesh
+            ),
             stores=_stores(settings),
             capacity=Capacity(
                 kv_tokens=capacity_tokens,
@@ -103,7 +115,7 @@ async def serve(settings: WorkerSettings, stop: asyncio.Event) -> None:
         )
         progress.worker = worker
         progress.profile = _profile(settings, stage, capacity_tokens)
-        serving = worker.run(settings.scheduler, progress.profile)
+        serving = worker.run(settings.scheduler, progress.profile, mesh)
         await _until(stop, serving, _leave(worker, settings.drain_timeout))
 
 
@@ -142,7 +154,12 @@ def _stores(settings: WorkerSettings) -> list[KvStore]:
     """Make one client of the page store for each I/O thread."""
     if not settings.redis_url:
         return []
-    return [KvStore(*settings.redis_url) for _ in range(_IO_THREADS)]
+    login = kv_login(
+        username=settings.redis_username,
+        password_file=settings.redis_password_file,
+        ca_certs=settings.redis_ca_certs,
+    )
+    return [KvStore(*settings.redis_url, login=login) for _ in range(_IO_THREADS)]
 
 
 def _host_pages(settings: WorkerSettings, stage: Stage, capacity_tokens: int) -> HostPages:

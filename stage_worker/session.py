@@ -27,7 +27,7 @@ from stage_worker.highest_term import HighestTerm
 from stage_worker.identity import Identity
 from stage_worker.links import Links, NotFormed
 from stage_worker.page_io import PageIO
-from stage_worker.place import NOWHERE, SPARE, STAGE, Place, Role
+from stage_worker.place import NOWHERE, SPARE, STAGE, Duty, Place
 from stage_worker.silence import Silence
 
 _log = structlog.get_logger(__name__)
@@ -109,8 +109,8 @@ class Session:
         self, epoch: int, reason: str, side: pb.FaultSide.ValueType = pb.FAULT_SIDE_UNSPECIFIED
     ) -> None:
         """Report that this worker cannot go on in an epoch."""
-        if self._epoch.number == epoch and self._place.role is Role.STAGE:
-            self._set_place(Place(role=Role.NONE, reason=reason))
+        if self._epoch.number == epoch and self._place.duty is Duty.STAGE:
+            self._set_place(Place(duty=Duty.NONE, reason=reason))
         self.say(pb.AttachRequest(fault=pb.Fault(epoch=epoch, reason=reason, side=side)))
 
     async def leave(self) -> None:
@@ -228,7 +228,7 @@ class Session:
             StaleEpoch: the scheduler is no longer in charge.
         """
         self._term.check(join.epoch)
-        self._set_place(Place(role=Role.NONE, reason="the route forms"))
+        self._set_place(Place(duty=Duty.NONE, reason="the route forms"))
         await self._leave_epoch()
         self._epoch = _Epoch(join.epoch)
         self._page_io.join(codec.page_format_from(join, self._identity.description))
@@ -283,7 +283,7 @@ class Session:
     async def _stand_by(self, reason: str) -> None:
         """Be in no route: a spare if others stand, which is so if there is no reason why not."""
         await self._leave_epoch()
-        self._set_place(Place(role=Role.NONE, reason=reason) if reason else SPARE)
+        self._set_place(Place(duty=Duty.NONE, reason=reason) if reason else SPARE)
 
     async def _leave_epoch(self) -> None:
         """Drop what the compute thread has not begun of the epoch, and close its links."""

@@ -46,6 +46,12 @@ class WorkerSettings(Settings):
     several times as for hicache-server, in the same order."""
     drain_timeout: Annotated[float, Field(ge=0)] = 30.0
     """Seconds that the scheduler gets on SIGTERM to let others take this worker's place."""
+    redis_username: str = ""
+    """Name of the ACL user at Redis."""
+    redis_password_file: Path | None = None
+    """File of its password; read at every connection."""
+    redis_ca_certs: Path | None = None
+    """PEM file of the authorities of a Redis with TLS (rediss://); the system's if not given."""
     transport: Literal["ucx", "grpc"] = "ucx"
     """How activations travel."""
     threads: Annotated[int, Field(ge=1)] = 1

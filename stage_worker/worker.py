@@ -19,9 +19,11 @@ import structlog
 from chunkmesh.address import HostPort
 from chunkmesh.dialling import Dialling
 from chunkmesh.errors import ChunkMeshError, ConfigError, InvalidRequest, StaleEpoch, Unavailable
-from chunkmesh.grpc_client import channel
+from chunkmesh.grpc_client import PLAIN, Access, channel
 from chunkmesh.status import from_rpc_error
 from chunkmesh.transports.base import Transport
+from chunkmesh.trust.access import Role
+from chunkmesh.trust.tls_files import TlsFiles
 from chunkmesh.v1 import stage_pb2 as pb
 from chunkmesh.v1 import stage_pb2_grpc
 from stage_worker import codec
@@ -33,7 +35,7 @@ from stage_worker.lost_scheduler import LostScheduler
 from stage_worker.page_io import PageIO
 from stage_worker.page_jobs import LoadResult, PageIOLimits, StoreResult
 from stage_worker.page_store import PageStore
-from stage_worker.place import LEAVING, NOWHERE, Place, Role
+from stage_worker.place import LEAVING, NOWHERE, Duty, Place
 from stage_worker.preferred_peer import PreferredPeer
 from stage_worker.profile_plan import ProfilePoint
 from stage_worker.session import Session, SessionListener
@@ -79,6 +81,8 @@ class Worker:
         """What this worker is to the mesh."""
         self._lost = LostScheduler()
         self._term = HighestTerm()
+        self._access = PLAIN
+        """To schedulers."""
         self._transport = transport
         layers = range(stage.description.first_layer, stage.description.last_layer)
         self._page_io = PageIO(
@@ -108,15 +112,20 @@ class Worker:
         )
 
     async def run(
-        self, schedulers: Sequence[HostPort], start_profile: StartProfile | None = None
+        self,
+        schedulers: Sequence[HostPort],
+        start_profile: StartProfile | None = None,
+        tls: TlsFiles | None = None,
     ) -> None:
         """Serve until cancelled; dials the schedulers in order, again and again.
 
-        start_profile runs first, and every scheduler is told what it finds.
+        start_profile runs first, and every scheduler is told what it finds. tls proves who dials,
+        with the certificate of the moment; without it schedulers are dialled in plain text.
 
         Raises:
             ConfigError: the data port cannot be bound, or a scheduler refuses this worker.
         """
+        self._access = Access(tls=tls, server_role=Role.SCHEDULER)
         await self._transport.start()
         self._compute.start()
         attach = asyncio.create_task(self._profile_and_attach(start_profile, schedulers))
@@ -191,7 +200,7 @@ class Worker:
         """Wait until the compute thread has ended what it is at; one that hangs is of no use."""
         idle = asyncio.Event()
         self._compute.put(UseStage(run=lambda _stage: self._loop.call_soon_threadsafe(idle.set)))
-        self._placed(Place(role=Role.NONE, reason="a microbatch of an earlier route still runs"))
+        self._placed(Place(duty=Duty.NONE, reason="a microbatch of an earlier route still runs"))
         await idle.wait()
         self._placed(NOWHERE)
 
@@ -208,7 +217,7 @@ class Worker:
                 connected=self._lost.connected, placed=self._placed, crashed=self._crash
             ),
         )
-        async with channel(address) as to_scheduler:
+        async with channel(address, self._access) as to_scheduler:
             try:
                 stub = stage_pb2_grpc.StageControlStub(to_scheduler)
                 await session.run(stub, Silence() if has_others else None)

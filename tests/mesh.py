@@ -12,10 +12,11 @@ from typing import Any
 import grpc
 
 from chunkmesh.address import HostPort
-from chunkmesh.grpc_client import channel
+from chunkmesh.grpc_client import PLAIN, Access, channel
 from chunkmesh.kv_store import KvStore
 from chunkmesh.transports.create import create
 from chunkmesh.transports.memory import MemoryNetwork
+from chunkmesh.trust.tls_files import TlsFiles
 from chunkmesh.v1 import generation_pb2 as pb
 from chunkmesh.v1 import generation_pb2_grpc
 from scheduler.control_loop import ControlLoop
@@ -79,9 +80,13 @@ async def mesh(
     redis_url: str | None = None,
     transport: str = "memory",
     profiles: Sequence[StartProfile | None] = (),
+    worker_tls: TlsFiles | None = None,
+    user: Access = PLAIN,
     **settings: Any,
 ) -> AsyncIterator[Mesh]:
     """Run a mesh of these stages while inside; settings are those of the scheduler.
+
+    user is how the mesh's channel gets in; worker_tls is what workers show.
 
     The transport is the workers', as are host_tokens, for which each has host memory, and profiles,
     one a stage; without, nothing is measured.
@@ -108,11 +113,12 @@ async def mesh(
                     redis_url,
                     transport,
                     profile,
+                    worker_tls,
                 )
             )
             for stage, profile in zip(stages, given_profiles, strict=True)
         ]
-        async with channel(scheduler.address) as to_scheduler:
+        async with channel(scheduler.address, user) as to_scheduler:
             running_mesh = Mesh(
                 address=scheduler.address,
                 http_address=scheduler.http_address,
@@ -142,15 +148,16 @@ async def run_worker(
     redis_url: str | None = None,
     transport: str = "memory",
     start_profile: StartProfile | None = None,
+    tls: TlsFiles | None = None,
 ) -> None:
     """Run one worker until cancelled."""
     address = f"memory:{id(stage)}" if transport == "memory" else "127.0.0.1:0"
     worker = Worker(
         stage=stage,
-        transport=create(transport, address, network=network),
+        transport=create(transport, address, network=network, tls=tls),
         stores=[] if redis_url is None else [KvStore(redis_url), KvStore(redis_url)],
         capacity=capacity,
         peer=None,
         on_ready=lambda _ready: None,
     )
-    await worker.run([scheduler], start_profile)
+    await worker.run([scheduler], start_profile, tls)

@@ -26,6 +26,8 @@ class Valkey:
     port: int
     max_bytes: int
     """0 means no limit."""
+    login: str = ""
+    """NAME:PASSWORD@ of the user that services are."""
     cluster_port: int | None = None
     """Where members of its cluster talk to it; None if it is of none."""
     _process: subprocess.Popen[bytes] | None = None
@@ -33,7 +35,7 @@ class Valkey:
     @property
     def url(self) -> str:
         """Where it answers over TCP."""
-        return f"redis://127.0.0.1:{self.port}"
+        return f"redis://{self.login}127.0.0.1:{self.port}"
 
     @property
     def unix_url(self) -> str:

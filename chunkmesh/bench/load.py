@@ -96,7 +96,7 @@ class Load:
         async with contextlib.AsyncExitStack() as stack:
             channels = {
                 server: [
-                    await stack.enter_async_context(channel(server))
+                    await stack.enter_async_context(channel(server, self._servers.access))
                     for _ in range(self._plan.num_channels)
                 ]
                 for server in self._servers.addresses
@@ -181,7 +181,11 @@ class Load:
         attempts: Attempts,
     ) -> float | None:
         """Run one request once; return how long to wait before it is sent again, if it is."""
-        call = stub.Generate(request, timeout=self._plan.request_timeout_s)
+        call = stub.Generate(
+            request,
+            timeout=self._plan.request_timeout_s,
+            metadata=grpc.aio.Metadata(*self._servers.access.metadata),
+        )
         try:
             async for response in call:
                 attempts.heard(response)

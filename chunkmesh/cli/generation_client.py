@@ -12,15 +12,13 @@ import grpc
 
 from chunkmesh.address import HostPort
 from chunkmesh.errors import ChunkMeshError, Unavailable
-from chunkmesh.grpc_options import CLIENT_OPTIONS
+from chunkmesh.grpc_client import PLAIN, Access, blocking_channel
 from chunkmesh.retrying import Servers
 from chunkmesh.status import DETAILS_KEY, from_rpc_error
 from chunkmesh.v1 import generation_pb2 as pb
 from chunkmesh.v1 import generation_pb2_grpc, hicache_pb2, hicache_pb2_grpc
 
 _UNARY_TIMEOUT_S = 30.0
-_RETRY_FOR_S = 30.0
-"""Much longer than a take-over."""
 
 _Answer = TypeVar("_Answer")
 
@@ -28,14 +26,13 @@ _Answer = TypeVar("_Answer")
 class GenerationClient:
     """Channels to the schedulers of one mesh, closed with the context."""
 
-    def __init__(self, server: HostPort | Servers) -> None:
-        """Connect on first use."""
+    def __init__(self, server: HostPort | Servers, access: Access = PLAIN) -> None:
+        """Connect on first use; access is how a single server is reached."""
         if isinstance(server, HostPort):
-            server = Servers((server,), retry_for_s=0.0)
+            server = Servers((server,), retry_for_s=0.0, access=access)
         self._servers = server
         self._channels = {
-            address: grpc.insecure_channel(str(address), options=CLIENT_OPTIONS)
-            for address in self._servers.addresses
+            address: blocking_channel(address, server.access) for address in server.addresses
         }
 
     def __enter__(self) -> Self:
@@ -153,27 +150,17 @@ class GenerationClient:
         return generation_pb2_grpc.GenerationStub(self._channels[server])
 
 
-def new_servers(addresses: Sequence[HostPort], retry_for_s: float | None) -> Servers:
-    """Return what --server and --retry-for say.
-
-    Where a standby is named it is waited for, unless they say otherwise.
-    """
-    if retry_for_s is None:
-        retry_for_s = _RETRY_FOR_S if len(addresses) > 1 else 0.0
-    return Servers(addresses, retry_for_s=retry_for_s)
-
-
 def _num_outputs(request: pb.GenerateRequest) -> int:
     return request.sampling_params.n or 1
 
 
-def count_stored_pages(hicache: HostPort) -> int:
+def count_stored_pages(hicache: HostPort, access: Access = PLAIN) -> int:
     """Return how many pages a hicache-server knows, those of some layers only included.
 
     Raises:
         ChunkMeshError: it does not answer.
     """
-    with grpc.insecure_channel(str(hicache), options=CLIENT_OPTIONS) as channel:
+    with blocking_channel(hicache, access) as channel:
         stub = hicache_pb2_grpc.HiCacheStub(channel)
         try:
             stats = stub.GetStats(hicache_pb2.GetStatsRequest(), timeout=_UNARY_TIMEOUT_S)

@@ -118,6 +118,11 @@ class LocalMesh:
         return str(self.endpoints.scheduler)
 
     @property
+    def certs(self) -> Path | None:
+        """Folder of the certificates; None if all is plain text."""
+        return self._options.certs
+
+    @property
     def run_dir(self) -> Path:
         """Folder of the logs, NAME.log each."""
         return _started(self._run_dir)

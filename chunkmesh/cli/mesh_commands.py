@@ -15,6 +15,8 @@ from chunkmesh.cli.mesh_options import MeshOptions
 from chunkmesh.cli.partition import inclusive
 from chunkmesh.cli.process_family import PlannedChild
 from chunkmesh.cli.readiness import SideDoor
+from chunkmesh.known_settings import variable_of
+from chunkmesh.trust.access import Role
 
 SCHEDULER = "scheduler"
 """Name of the scheduler's process."""
@@ -38,14 +40,14 @@ def planned_workers(options: MeshOptions, endpoints: MeshEndpoints) -> tuple[Pla
 
 def _hicache(options: MeshOptions, hicache: HicacheEndpoints) -> PlannedChild:
     flags = {
-        "--redis-url": hicache.redis_url,
         "--host": LOOPBACK,
         "--port": hicache.grpc.port,
         "--http-port": hicache.side_door.port,
         "--max-bytes": _page_budget(options) if options.redis_url is None else None,
+        **_tls_flags(options, Role.HICACHE),
     }
     return PlannedChild(
-        command=_module("hicache", "hicache", _words(flags)),
+        command=_module("hicache", "hicache", _words(flags), redis_url=hicache.redis_url),
         probe=SideDoor(address=hicache.side_door),
         address=str(hicache.grpc),
     )
@@ -66,6 +68,7 @@ def _scheduler(options: MeshOptions, endpoints: MeshEndpoints) -> PlannedChild:
         "--hicache-url": None if endpoints.hicache is None else endpoints.hicache.grpc,
         "--page-size": options.page_tokens,
         "--chunked-prefill-size": options.chunked_prefill_tokens,
+        **_tls_flags(options, Role.SCHEDULER),
     }
     return PlannedChild(
         command=_module(SCHEDULER, "scheduler", (*_words(flags), *options.scheduler_flags)),
@@ -89,11 +92,11 @@ def _worker(options: MeshOptions, endpoints: MeshEndpoints, index: int) -> Plann
         "--port": worker.grpc.port,
         "--http-port": worker.side_door.port,
         "--scheduler": endpoints.internal,
-        "--redis-url": endpoints.redis_url,
         "--device": options.devices[index % len(options.devices)] if options.devices else None,
         "--threads": options.threads,
         "--transport": options.transport,
         "--max-total-tokens": _shared_tokens(options, len(endpoints.workers)),
+        **_tls_flags(options, Role.WORKER),
     }
     words = (*_words(flags), *options.worker_flags)
     return PlannedChild(
@@ -102,11 +105,23 @@ def _worker(options: MeshOptions, endpoints: MeshEndpoints, index: int) -> Plann
             "stage_worker",
             words,
             threads=options.threads,
+            redis_url=endpoints.redis_url,
         ),
         probe=SideDoor(address=worker.side_door),
         address=str(worker.data),
         role=f"stage {first}",
     )
+
+
+def _tls_flags(options: MeshOptions, role: Role) -> dict[str, object]:
+    """Return the flags of a role's certificate."""
+    if options.certs is None:
+        return {}
+    return {
+        "--ssl-certfile": options.certs / f"{role}.crt",
+        "--ssl-keyfile": options.certs / f"{role}.key",
+        "--ssl-ca-certs": options.certs / "ca.crt",
+    }
 
 
 def _shared_tokens(options: MeshOptions, num_workers: int) -> int | None:
@@ -124,7 +139,15 @@ def _words(flags: Mapping[str, object]) -> tuple[str, ...]:
     return tuple(word for pair in given for word in pair)
 
 
-def _module(name: str, module: str, words: tuple[str, ...], *, threads: int = 1) -> ChildCommand:
+def _module(
+    name: str,
+    module: str,
+    words: tuple[str, ...],
+    *,
+    threads: int = 1,
+    redis_url: str | None = None,
+) -> ChildCommand:
+    """Return how to run a service; what may hold a password is no word of its command line."""
     return ChildCommand(
         name=name,
         command=(sys.executable, "-P", "-m", module, *words),
@@ -132,5 +155,6 @@ def _module(name: str, module: str, words: tuple[str, ...], *, threads: int = 1)
             **dict.fromkeys(_THREAD_VARIABLES, str(threads)),
             "PYTHONUNBUFFERED": "1",
             "HF_HUB_OFFLINE": "1",
+            **({} if redis_url is None else {variable_of("redis_url"): redis_url}),
         },
     )

@@ -49,6 +49,8 @@ class MeshOptions:
     """Passed on as they are."""
     worker_flags: tuple[str, ...] = ()
     """Passed on as they are, to every worker."""
+    certs: Path | None = None
+    """Folder of certificates as make certs writes them; None is plain text."""
     log_dir: Path | None = None
     """Where logs go and stay; None makes a temporary folder, kept only after a failure."""
     ready_timeout_s: float = 300.0

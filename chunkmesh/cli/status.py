@@ -12,12 +12,13 @@ import typer
 from rich.table import Table
 
 from chunkmesh.cli.command_shape import Command
-from chunkmesh.cli.exits import EXIT_FAILURE, parse_server, reported
-from chunkmesh.cli.flags import Server
+from chunkmesh.cli.exits import EXIT_FAILURE, reported
 from chunkmesh.cli.generation_client import GenerationClient
 from chunkmesh.cli.message_json import fields_of, layers_text
+from chunkmesh.cli.option_groups import takes_options
 from chunkmesh.cli.output import output_console, print_table
 from chunkmesh.cli.route_lines import epoch_text, place_text, route_lines, routes_text
+from chunkmesh.cli.server_options import ServerOptions
 from chunkmesh.cli.stage_fits import fit_lines, write_latency_model
 from chunkmesh.v1 import generation_pb2 as pb
 
@@ -25,9 +26,10 @@ app = typer.Typer()
 
 
 @app.command(cls=Command)
+@takes_options
 def status(
     *,
-    server: Server = "127.0.0.1:50051",
+    to: ServerOptions,
     json_output: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     save_latency_model: Annotated[
         Path | None,
@@ -38,8 +40,8 @@ def status(
 
     Ends with 1 if the mesh is not ready.
     """
-    address = parse_server(server)
-    with reported(), GenerationClient(address) as client:
+    address = to.address()
+    with reported(), GenerationClient(address, to.access()) as client:
         info = client.server_info()
         if save_latency_model is not None:
             write_latency_model(info, client.model_info(), save_latency_model)

@@ -27,6 +27,7 @@ from chunkmesh.cli.process_family import ChildState
 from chunkmesh.cli.scheduler_words import check_own_words, check_scheduler_words
 from chunkmesh.cli.stop_signals import StopRequested, StopSignals
 from chunkmesh.errors import ConfigError
+from chunkmesh.hidden import without_passwords
 from chunkmesh.known_settings import variable_of
 from chunkmesh.layers import LayerRange
 
@@ -78,6 +79,7 @@ def up(
     http_port: up_flags.HttpPort = None,
     hicache_port: up_flags.HicachePort = None,
     max_total_tokens: up_flags.MaxTotalTokens = None,
+    certs: up_flags.Certs = None,
     log_dir: up_flags.LogDir = None,
     ready_timeout: up_flags.ReadyTimeout = 300.0,
     json_output: up_flags.JsonOutput = False,
@@ -85,8 +87,7 @@ def up(
     """Start Redis, hicache-server, the scheduler and the stage workers; Ctrl-C ends them all."""
     with reported():
         _check_layers(stages, layers, partition)
-        if no_cache and hicache_port is not None:
-            raise ConfigError("--hicache-port and --no-cache exclude each other")
+        _check_cache(no_cache, hicache_port)
         words = check_scheduler_words(scheduler_flags or [])
         _check_capacity(max_total_tokens, page_size, words)
         num_stages = stages or _DEFAULT_STAGES
@@ -112,6 +113,7 @@ def up(
             prefer_usual_ports=True,
             scheduler_flags=words,
             worker_flags=_worker_flags(max_total_tokens, dtype, quantization),
+            certs=_certs(certs),
             log_dir=log_dir,
             ready_timeout_s=ready_timeout,
         )
@@ -119,14 +121,27 @@ def up(
 
 
 def _named_layers(
-    folder: Path, num_stages: int, layers: str | None, partition: Partition, words: Sequence[str]
+    folder: Path,
+    stages: int | None,
+    layers: str | None,
+    partition: Partition,
+    words: Sequence[str],
 ) -> tuple[LayerRange, ...] | None:
     """Return the layers of each stage; None for an even split."""
     if layers is not None:
         return parse_ranges(layers)
     if partition is Partition.AUTO:
-        return auto_ranges(folder, num_stages=num_stages, scheduler_flags=words)
+        return auto_ranges(folder, num_stages=stages or _DEFAULT_STAGES, scheduler_flags=words)
     return None
+
+
+def _certs(folder: Path | None) -> Path | None:
+    """Refuse a folder without an authority."""
+    if folder is None:
+        return None
+    if not (folder / "ca.crt").is_file():
+        raise ConfigError(f"--certs {folder}: no ca.crt there; `make certs` writes one")
+    return folder.resolve()
 
 
 def _on_gpus(devices: Sequence[str], tokens: int) -> int | None:
@@ -142,6 +157,12 @@ def _check_layers(stages: int | None, layers: str | None, partition: Partition) 
         raise ConfigError("--stages and --layers exclude each other")
     if partition is Partition.AUTO:
         raise ConfigError("--layers and --partition auto exclude each other")
+
+
+def _check_cache(no_cache: bool, hicache_port: int | None) -> None:
+    """Refuse a port for what shall not run."""
+    if no_cache and hicache_port is not None:
+        raise ConfigError("--hicache-port and --no-cache exclude each other")
 
 
 def _check_capacity(
@@ -225,9 +246,10 @@ def _as_text(mesh: LocalMesh) -> str:
     if endpoints.hicache is not None:
         hicache = endpoints.hicache
         lines.append(f"hicache    {hicache.grpc}  (side door http://{hicache.side_door})")
-        lines.append(f"redis      {hicache.redis_url}")
+        lines.append(f"redis      {without_passwords(hicache.redis_url)}")
     lines.append(f"logs       {mesh.run_dir}")
-    lines.append(f'try        chunkmesh generate --server {endpoints.scheduler} "Hello"')
+    tls = "" if mesh.certs is None else f" --ssl-ca-certs {mesh.certs / 'ca.crt'}"
+    lines.append(f'try        chunkmesh generate --server {endpoints.scheduler}{tls} "Hello"')
     return "\n".join([*lines, "Ctrl-C takes everything down."])
 
 

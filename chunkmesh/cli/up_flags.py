@@ -116,6 +116,12 @@ HicachePort = Annotated[
 MaxTotalTokens = Annotated[
     int | None, typer.Option(min=1, help="KV capacity of each worker, in tokens.")
 ]
+Certs = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FOLDER", help="Use TLS with the certificates of this folder, from `make certs`."
+    ),
+]
 LogDir = Annotated[Path | None, typer.Option(help="Keep logs here. Default: a temporary folder.")]
 ReadyTimeout = Annotated[float, typer.Option(min=0, help="Seconds until all must serve.")]
 JsonOutput = Annotated[

@@ -19,7 +19,8 @@ from chunkmesh.transports.handshake import Hello, Refusal
 from chunkmesh.transports.pairing import Pairing
 
 MAX_STRANGERS = 16
-"""Connections that may be in their handshake at once."""
+"""Connections that may be in their handshake at once: one more ends the oldest, so that whoever
+holds many open keeps nobody out, for the right peer's handshake takes a moment."""
 
 _LENGTH_BYTES = 2
 _log = structlog.get_logger(__name__)
@@ -88,7 +89,8 @@ class Rendezvous:
         """The bound port after start."""
         self._timeout_s = timeout_s
         self._pairing: Pairing[Line] = Pairing()
-        self._strangers: set[asyncio.Task[None]] = set()
+        self._strangers: dict[asyncio.Task[None], Line] = {}
+        """Those in their handshake, the oldest first."""
         self._server: asyncio.Server | None = None
 
     async def start(self) -> None:
@@ -121,17 +123,19 @@ class Rendezvous:
         """Handle one incoming connection; never raises."""
         line = Line(reader, writer, self._timeout_s)
         task = asyncio.current_task()
-        if task is None or len(self._strangers) >= MAX_STRANGERS:
+        if task is None:
             line.close()
             return
-        self._strangers.add(task)
+        if len(self._strangers) >= MAX_STRANGERS:
+            self._strangers.pop(next(iter(self._strangers))).close()
+        self._strangers[task] = line
         paired = False
         try:
             paired = await self._pair(line)
         except LinkError as error:
             _log.warning("link handshake failed", error=str(error))
         finally:
-            self._strangers.discard(task)
+            self._strangers.pop(task, None)
             if not paired:
                 line.close()
 

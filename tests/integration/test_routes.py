@@ -48,7 +48,7 @@ async def traffic(mesh: WorkerProcesses) -> AsyncIterator[None]:
         clients = [asyncio.create_task(client(stub, seed)) for seed in (1, 2)]
         yield
         for each in clients:
-            assert not each.done(), await each
+            assert not each.done(), each.result()
             each.cancel()
         await asyncio.gather(*clients, return_exceptions=True)
 
@@ -164,6 +164,15 @@ def said_hello(data_address: str) -> stage_pb2.AttachRequest:
     )
 
 
+async def _order(
+    call: grpc.aio.StreamStreamCall[stage_pb2.AttachRequest, stage_pb2.AttachResponse],
+) -> stage_pb2.AttachResponse:
+    """Read one order; the stream must not have ended."""
+    order = await call.read()
+    assert isinstance(order, stage_pb2.AttachResponse)
+    return order
+
+
 async def test_o27_who_registers_twice_is_there_once(tmp_path: Path) -> None:
     """The later stream counts; the earlier one ends with a reason."""
     folder = write_bytes_folder(tmp_path / "model", config={"num_hidden_layers": 2})
@@ -173,9 +182,9 @@ async def test_o27_who_registers_twice_is_there_once(tmp_path: Path) -> None:
             stub = stage_pb2_grpc.StageControlStub(to_scheduler)
             earlier, later = stub.Attach(), stub.Attach()
             await earlier.write(said_hello("memory:1"))
-            assert (await earlier.read()).stand_by.reason == "", "a spare of a mesh that serves"
+            assert (await _order(earlier)).stand_by.reason == "", "a spare of a mesh that serves"
             await later.write(said_hello("memory:2"))
-            assert (await later.read()).stand_by.reason == ""
+            assert (await _order(later)).stand_by.reason == ""
             with pytest.raises(grpc.aio.AioRpcError, match="attached again") as ended:
                 await earlier.read()
             assert ended.value.code() is grpc.StatusCode.UNAVAILABLE

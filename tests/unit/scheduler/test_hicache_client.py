@@ -68,7 +68,7 @@ async def client_of(
     await server.start()
     try:
         async with channel(HostPort(host="127.0.0.1", port=port)) as to_server:
-            client = HiCacheClient(to_server, model=model)
+            client = HiCacheClient(lambda: to_server, model=model)
             yield client
             await client.close()
     finally:
