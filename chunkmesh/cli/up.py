@@ -86,17 +86,14 @@ def up(
 ) -> None:
     """Start Redis, hicache-server, the scheduler and the stage workers; Ctrl-C ends them all."""
     with reported():
-        _check_layers(stages, layers, partition)
-        _check_cache(no_cache, hicache_port)
-        words = check_scheduler_words(scheduler_flags or [])
-        _check_capacity(max_total_tokens, page_size, words)
-        num_stages = stages or _DEFAULT_STAGES
+        _check_exclusions(stages, layers, partition, hicache_port, no_cache=no_cache)
+        words = _scheduler_words(scheduler_flags or [], max_total_tokens, page_size)
         folder = model_folder(model_path)
         places = gpus.stage_devices(device.value, devices)
         options = MeshOptions(
             model_path=folder,
-            num_stages=num_stages,
-            layers=_named_layers(folder, num_stages, layers, partition, words),
+            num_stages=stages or _DEFAULT_STAGES,
+            layers=_named_layers(folder, stages, layers, partition, words),
             replicas=parse_replicas(replicas),
             threads=threads,
             devices=places,
@@ -110,10 +107,10 @@ def up(
             internal_port=internal_port,
             http_port=http_port,
             hicache_port=hicache_port,
-            prefer_usual_ports=True,
             scheduler_flags=words,
             worker_flags=_worker_flags(max_total_tokens, dtype, quantization),
             certs=_certs(certs),
+            prefer_usual_ports=True,
             log_dir=log_dir,
             ready_timeout_s=ready_timeout,
         )
@@ -149,39 +146,40 @@ def _on_gpus(devices: Sequence[str], tokens: int) -> int | None:
     return tokens if any(name.startswith("cuda") for name in devices) else None
 
 
-def _check_layers(stages: int | None, layers: str | None, partition: Partition) -> None:
+def _check_exclusions(
+    stages: int | None,
+    layers: str | None,
+    partition: Partition,
+    hicache_port: int | None,
+    *,
+    no_cache: bool,
+) -> None:
     """Refuse flags of which one would be without effect."""
-    if layers is None:
-        return
-    if stages is not None:
+    if layers is not None and stages is not None:
         raise ConfigError("--stages and --layers exclude each other")
-    if partition is Partition.AUTO:
+    if layers is not None and partition is Partition.AUTO:
         raise ConfigError("--layers and --partition auto exclude each other")
-
-
-def _check_cache(no_cache: bool, hicache_port: int | None) -> None:
-    """Refuse a port for what shall not run."""
     if no_cache and hicache_port is not None:
         raise ConfigError("--hicache-port and --no-cache exclude each other")
 
 
-def _check_capacity(
-    max_total_tokens: int | None, page_size: int | None, words: Sequence[str]
-) -> None:
-    """Refuse a KV pool that holds no page, as the scheduler would once the weights are loaded.
+def _scheduler_words(
+    given: Sequence[str], max_total_tokens: int | None, page_size: int | None
+) -> tuple[str, ...]:
+    """Return the words for the scheduler; refuse a KV pool that holds no page, as the scheduler would once the weights are loaded.
 
     Where the environment or a file may name the size of pages, it is left to the scheduler.
     """
+    words = check_scheduler_words(given)
     elsewhere = {variable_of("page_size"), "CHUNKMESH_CONFIG"} & os.environ.keys()
     if any(word.partition("=")[0] == "--config" for word in words):
         elsewhere.add("--config")
     page_tokens = page_size or (None if elsewhere else DEFAULT_PAGE_TOKENS)
-    if page_tokens is None or max_total_tokens is None:
-        return
-    if max_total_tokens < page_tokens:
+    if page_tokens and max_total_tokens is not None and max_total_tokens < page_tokens:
         raise ConfigError(
             f"--max-total-tokens {max_total_tokens}: at least one page of {page_tokens} tokens"
         )
+    return words
 
 
 def _worker_flags(
