@@ -166,8 +166,9 @@ def _check_exclusions(
 def _scheduler_words(
     given: Sequence[str], max_total_tokens: int | None, page_size: int | None
 ) -> tuple[str, ...]:
-    """Return the words for the scheduler; refuse a KV pool that holds no page, as the scheduler would once the weights are loaded.
+    """Return the words for the scheduler, checked.
 
+    A KV pool that holds no page is refused, as the scheduler would once the weights are loaded.
     Where the environment or a file may name the size of pages, it is left to the scheduler.
     """
     words = check_scheduler_words(given)
