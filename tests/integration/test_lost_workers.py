@@ -24,8 +24,8 @@ from hicache.settings import HiCacheSettings
 from scheduler.control_loop import ControlLoop
 from scheduler.serve import running
 from scheduler.settings import SchedulerSettings
-from tests.valkey import Valkey
 from tests.forked_workers import WorkerProcesses, worker_processes
+from tests.valkey import Valkey
 
 _LAYERS = ("0:1", "1:2", "2:4")
 _PROMPT_TOKENS = 1000
