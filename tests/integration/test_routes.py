@@ -5,29 +5,26 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import grpc
 import pytest
+import torch
 
 from chunkmesh.grpc_client import channel
 from chunkmesh.v1 import common_pb2, generation_pb2_grpc, stage_pb2, stage_pb2_grpc
 from chunkmesh.v1 import generation_pb2 as pb
+from stage_worker.orders import Microbatch
+from stage_worker.stage import StageOutput
 from tests.bytes_tokenizer import write_bytes_folder
 from tests.mesh import mesh
-from tests.scripted_stage import Script, scripted_stages
+from tests.scripted_stage import Script, ScriptedStage, scripted_stages
 from tests.worker_processes import WorkerProcesses, worker_processes
 
 NOTICED_S = 5.0
 """For what takes 0.1 s, or 1.1 s of silence, on a machine that has nothing else to do."""
-
-
-async def info(mesh: WorkerProcesses) -> pb.GetServerInfoResponse:
-    """Ask for the state of the mesh."""
-    async with channel(mesh.scheduler.address) as to_scheduler:
-        stub = generation_pb2_grpc.GenerationStub(to_scheduler)
-        return await stub.GetServerInfo(pb.GetServerInfoRequest())
 
 
 @contextlib.asynccontextmanager
@@ -100,26 +97,31 @@ async def test_o27_a_spare_takes_over_from_whom_is_killed_stopped_or_leaves(
     assert "peer ignored" in spare.end()
 
 
-@pytest.mark.timeout(300)
-async def test_two_full_routes_are_independent(tiny: Path) -> None:
-    """What is lost on one is nothing to the other; a survivor waits for the next to come."""
-    async with worker_processes(tiny) as mesh:
-        workers = [mesh.start(layers) for layers in ("0-1", "2-3", "0-1", "2-3")]
-        await mesh.until(lambda: len(mesh.routes) == 2)
-        told = await info(mesh)
+async def test_two_full_routes_are_independent(tmp_path: Path) -> None:
+    """What is lost on one is nothing to the other; the lost worker comes back to its survivor."""
+    folder = write_bytes_folder(tmp_path / "model", config={"num_hidden_layers": 2})
+    stages = [*scripted_stages(2, Script()), *scripted_stages(2, Script())]
+    async with mesh(folder, stages) as running:
+        workers = running.control_loop.workers
+        async with asyncio.timeout(10):
+            while len(workers.routes) < 2:
+                await asyncio.sleep(0.01)
+        told = await running.stub.GetServerInfo(pb.GetServerInfoRequest())
         assert [route.stands for route in told.routes] == [True, True]
         assert {each.state for each in told.workers} == {pb.WORKER_STATE_SERVING}
-        kept, lost = mesh.routes.items()
-        dead = next(each for each in workers if each.data_address == lost[1][1])
-        dead.send(signal.SIGKILL)
-        assert await mesh.until(lambda: len(mesh.routes) == 1) < NOTICED_S
-        assert mesh.routes == dict([kept])
-        survivor = next(each for each in workers if each.data_address == lost[1][0])
-        await mesh.until_ready(survivor, "spare")
-        assert await generated(mesh) == 3
-        late = mesh.start("2-3")
-        await mesh.until_route(survivor, late)
-        assert mesh.routes[kept[0]] == kept[1]
+        kept, lost = workers.routes.values()
+        workers.lose(lost.workers[1].worker_id, "a test says so")
+        assert list(workers.routes) == [kept.epoch]
+        told = await running.stub.GetServerInfo(pb.GetServerInfoRequest())
+        (spare,) = (each for each in told.workers if each.state == pb.WORKER_STATE_SPARE)
+        assert spare.worker_id == lost.workers[0].worker_id
+        async with asyncio.timeout(10):
+            while len(workers.routes) < 2:
+                await asyncio.sleep(0.01)
+        assert list(workers.routes) == [kept.epoch, lost.epoch + 1]
+        assert workers.route(lost.epoch + 1) == list(lost.workers)
+        params = pb.SamplingParams(max_new_tokens=3)
+        assert (await running.generate(text="x", sampling_params=params)).completion_tokens == 3
 
 
 @pytest.mark.timeout(300)
@@ -182,20 +184,38 @@ async def test_o27_who_registers_twice_is_there_once(tmp_path: Path) -> None:
             later.cancel()
 
 
+class HangingStage(ScriptedStage):
+    """Stands still in its first microbatch until it is let go."""
+
+    def __init__(self) -> None:
+        super().__init__(0, 1, 1, Script())
+        self.begun, self.let_go = threading.Event(), threading.Event()
+
+    def forward(
+        self,
+        microbatch: Microbatch,
+        hidden_in_TD: torch.Tensor | None,
+        hidden_out_TD: torch.Tensor | None,
+    ) -> StageOutput:
+        """Play the script, late."""
+        self.begun.set()
+        assert self.let_go.wait(20)
+        return super().forward(microbatch, hidden_in_TD, hidden_out_TD)
+
+
 async def test_a_stage_that_hangs_stays_away_until_it_is_done(tmp_path: Path) -> None:
     """It was given up for being late: to attach at once would let the mesh wait for it again."""
     folder = write_bytes_folder(tmp_path / "model", config={"num_hidden_layers": 1})
-    stage = scripted_stages(1, Script(delay_s=1.0))[0]
+    stage = HangingStage()
     async with mesh(folder, [stage]) as running:
         workers = running.control_loop.workers
         (epoch,) = workers.routes
         request = asyncio.create_task(running.generate(text="x"))
-        async with asyncio.timeout(10):
-            while not running.control_loop.engine.snapshot().num_in_flight:
-                await asyncio.sleep(0.01)
+        assert await asyncio.to_thread(stage.begun.wait, 10)
         workers.fence(epoch, 0, "it is beyond its deadline")
         await asyncio.sleep(0.4)
         assert list(workers.registry.workers) == []
+        stage.let_go.set()
         await running.stands()
         assert list(workers.routes) == [epoch + 1]
         request.cancel()
