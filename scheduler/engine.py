@@ -137,6 +137,8 @@ class Engine:
 
     def _go_on(self, now_s: float) -> list[Action]:
         """Do everything that is possible by now: preemptions, deadlines, admissions, sending."""
+        if len(self._routes.standing) == 1:
+            return self._serve(self._routes.standing[0], now_s)
         actions: list[Action] = []
         for request in self._dispatch.parked.overdue(now_s):
             if self.is_live(request.request_id):
@@ -202,7 +204,8 @@ class Engine:
             return []
         actions: list[Action] = []
         if event.stage == route.pipeline.last_stage:
-            self.recoveries.computed(parts, now_s)
+            if self.recoveries.is_open:
+                self.recoveries.computed(parts, now_s)
             route.groups.arrived([part.request for part in parts])
             for result in deal(parts, event):
                 actions += self._result(route, result, now_s)

@@ -49,6 +49,11 @@ class Recoveries:
         self._took_s: list[float] = []
         """From each loss to the first result of an output that was resumed after it."""
 
+    @property
+    def is_open(self) -> bool:
+        """Whether nothing has gone on yet after some loss."""
+        return bool(self._open)
+
     def lost(self, parked: Iterable[Request], cause: LossCause, now_s: float) -> None:
         """Note that outputs wait again, because their route was lost."""
         waiting = set(parked)
@@ -60,8 +65,6 @@ class Recoveries:
 
     def computed(self, parts: Iterable[Part], now_s: float) -> None:
         """Note the results of a microbatch."""
-        if not self._open:
-            return
         requests = {part.request for part in parts}
         for each in self._open:
             if each.waiting & requests:

@@ -181,7 +181,9 @@ class Route:
                 self._prefilling.pop(leaver, None)
             left += self._depart(actions)
             self._shortage.give_pages()
-        return [*actions, *self._counted(self.stores.gone())], left
+        if gone := self.stores.gone():
+            actions += self._counted(gone)
+        return actions, left
 
     def next_microbatch(self, now_s: float) -> SendMicrobatch | None:
         """Plan and count one more microbatch, if there is room for it and work to do."""
@@ -243,11 +245,8 @@ class Route:
         for part in parts:
             part.request.num_in_flight -= 1
             self._free_if_gone(part.request)
-        return [
-            *([] if store is None else [store]),
-            *self._counted(self.stores.gone()),
-            *self._counted(saves),
-        ]
+        orders: list[Action] = [*([] if store is None else [store]), *self.stores.gone(), *saves]
+        return [*self._counted(orders)] if orders else []
 
     def leave(self, request: Request) -> list[Action]:
         """Take away the row of an output that goes; its pages follow when none is in flight."""

@@ -93,7 +93,8 @@ class StageDeadlines:
         """Note a microbatch."""
         if not self._floor_s:
             return
-        num_stages, shape = len(self._num_acked), _shape(work)
+        num_stages, looked_at = len(self._num_acked), work.prefix_tokens + work.row_tokens
+        shape = work.new_tokens.bit_length(), work.num_rows.bit_length(), looked_at.bit_length()
         if (is_known := self._shapes.get(shape)) is None:
             is_known = self._shapes[shape] = [False] * num_stages
         sent_s, acked_s = now_s - self._deaf_s, list[float | None]([None] * num_stages)
@@ -171,9 +172,3 @@ class StageDeadlines:
         if not sent.is_known[stage]:
             limit_s, why = TIMES_FIRST * limit_s, f"{TIMES_FIRST:g} times on a new shape: {why}"
         return limit_s + sent.copies_s, why
-
-
-def _shape(work: Work) -> Shape:
-    """Return what decides which kernels compute a microbatch, as far as that is known."""
-    looked_at = work.prefix_tokens + work.row_tokens
-    return work.new_tokens.bit_length(), work.num_rows.bit_length(), looked_at.bit_length()

@@ -22,6 +22,8 @@ class StandingRoutes:
         self.latest_epoch = 0
         """The highest that was formed."""
         self._config, self._chunks = config, chunks
+        self.standing: tuple[Route, ...] = ()
+        """The longest standing first."""
         self._by_epoch: dict[int, Route] = {}
         """In the order of forming."""
         self._formed: set[int] = set()
@@ -34,7 +36,7 @@ class StandingRoutes:
         return len(self._by_epoch)
 
     def __iter__(self) -> Iterator[Route]:
-        return iter(self._by_epoch.values())
+        return iter(self.standing)
 
     @property
     def are_modelled(self) -> bool:
@@ -88,6 +90,7 @@ class StandingRoutes:
         self.latest_epoch = max(self.latest_epoch, event.epoch)
         self._fingerprint = event.fingerprint or self._fingerprint
         self._by_epoch[event.epoch] = route
+        self.standing = tuple(self._by_epoch.values())
         return route
 
     def lose(self, epoch: int) -> Route | None:
@@ -100,6 +103,7 @@ class StandingRoutes:
         if route is None:
             self._check_was_formed(epoch)
             return None
+        self.standing = tuple(self._by_epoch.values())
         route.stores.abandon()
         self._kept.keep(route.pool_ids, route.tiers)
         return route
