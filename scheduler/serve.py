@@ -21,6 +21,7 @@ from chunkmesh.trust.identity import current_identity
 from chunkmesh.v1 import generation_pb2_grpc, stage_pb2_grpc
 from scheduler.attach_service import AttachService
 from scheduler.cache_secret import read_cache_secret
+from scheduler.candidate import Candidate
 from scheduler.control_loop import ControlLoop
 from scheduler.engine_config import EngineConfig
 from scheduler.generation_service import GenerationService
@@ -73,49 +74,19 @@ async def running(settings: SchedulerSettings) -> AsyncIterator[RunningScheduler
     Raises:
         ConfigError: the model folder, a file or an address does not do.
     """
-    files = read_model_files(settings.model_path)
-    latency_file = _latency_file(settings.latency_model, files.num_layers)
-    context_length = settings.context_length or files.context_length
     async with contextlib.AsyncExitStack() as stack:
-        guards = make_guards(settings)
-        hicache = _hicache(settings, guards.hicache, stack)
-        users = GrpcServer(
-            "chunkmesh.v1.Generation",
-            guard=guards.users,
-            max_connections=settings.max_connections,
-        )
-        internal = GrpcServer("chunkmesh.v1.StageControl", guard=guards.internal)
-
-        def on_ready(ready: bool) -> None:
-            users.set_serving(serving=ready and not service.draining)
-
-        config = _engine_config(settings, context_length)
-        loop = _control_loop(settings, files, config, hicache, on_ready)
-        candidate = new_candidate(settings, deeds(loop, internal))
-        calls = OpenCalls(_call_limits(settings), user_of=lambda: current_identity().tenant)
-        service = GenerationService(
-            control_loop=loop,
-            intake=_intake(files, context_length),
-            model=ServedModel(
-                name=_model_name(settings), files=files, context_length=context_length
-            ),
-            hicache=hicache,
-            leadership=candidate.leadership,
-            calls=calls,
-        )
-        generation_pb2_grpc.add_GenerationServicer_to_server(service, users.server)
-        attach = AttachService(loop, latency_file, candidate)
-        stage_pb2_grpc.add_StageControlServicer_to_server(attach, internal.server)
+        parts = _assemble(settings, stack)
+        loop, users, service = parts.loop, parts.users, parts.service
         internal_address = await stack.enter_async_context(
-            internal.listening(settings.listen("internal_port"), grace_s=_ATTACH_GRACE_S)
+            parts.internal.listening(settings.listen("internal_port"), grace_s=_ATTACH_GRACE_S)
         )
         tasks = await stack.enter_async_context(asyncio.TaskGroup())
-        for watch in (tasks.create_task(loop.run()), tasks.create_task(calls.run())):
+        for watch in (tasks.create_task(loop.run()), tasks.create_task(parts.calls.run())):
             stack.callback(watch.cancel)
         address = await stack.enter_async_context(users.listening(settings.listen("port")))
         bound: dict[str, JsonValue] = {"grpc": str(address), "internal": str(internal_address)}
         app = side_door.app(
-            readiness=lambda: _readiness(loop, service, candidate.leadership),
+            readiness=lambda: _readiness(loop, service, parts.candidate.leadership),
             info=lambda: {"service": "scheduler", "version": __version__, "addresses": bound},
         )
         http = await stack.enter_async_context(
@@ -123,18 +94,74 @@ async def running(settings: SchedulerSettings) -> AsyncIterator[RunningScheduler
         )
         stack.callback(loop.workers.close)
         await stack.enter_async_context(
-            candidate.standing(users=address.port, workers=internal_address.port)
+            parts.candidate.standing(users=address.port, workers=internal_address.port)
         )
         yield RunningScheduler(
             address=address,
             internal_address=internal_address,
             http_address=http,
             control_loop=loop,
-            open_calls=calls,
+            open_calls=parts.calls,
         )
         service.draining = True
         users.set_serving(serving=False)
         await _drain(loop, settings.drain_timeout)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class _Parts:
+    """What a scheduler consists of, before it listens."""
+
+    users: GrpcServer
+    internal: GrpcServer
+    loop: ControlLoop
+    candidate: Candidate
+    calls: OpenCalls
+    service: GenerationService
+
+
+def _assemble(settings: SchedulerSettings, stack: contextlib.AsyncExitStack) -> _Parts:
+    """Put the parts together; the client of hicache is closed with the stack.
+
+    Raises:
+        ConfigError: the model folder or a file does not do.
+    """
+    files = read_model_files(settings.model_path)
+    latency_file = _latency_file(settings.latency_model, files.num_layers)
+    context_length = settings.context_length or files.context_length
+    guards = make_guards(settings)
+    hicache = _hicache(settings, guards.hicache, stack)
+    users = GrpcServer(
+        "chunkmesh.v1.Generation", guard=guards.users, max_connections=settings.max_connections
+    )
+    internal = GrpcServer("chunkmesh.v1.StageControl", guard=guards.internal)
+
+    def on_ready(ready: bool) -> None:
+        users.set_serving(serving=ready and not service.draining)
+
+    config = _engine_config(settings, context_length)
+    loop = _control_loop(settings, files, config, hicache, on_ready)
+    candidate = new_candidate(settings, deeds(loop, internal))
+    calls = OpenCalls(_call_limits(settings), user_of=lambda: current_identity().tenant)
+    service = GenerationService(
+        control_loop=loop,
+        intake=_intake(files, context_length),
+        model=ServedModel(name=_model_name(settings), files=files, context_length=context_length),
+        hicache=hicache,
+        leadership=candidate.leadership,
+        calls=calls,
+    )
+    generation_pb2_grpc.add_GenerationServicer_to_server(service, users.server)
+    attach = AttachService(loop, latency_file, candidate)
+    stage_pb2_grpc.add_StageControlServicer_to_server(attach, internal.server)
+    return _Parts(
+        users=users,
+        internal=internal,
+        loop=loop,
+        candidate=candidate,
+        calls=calls,
+        service=service,
+    )
 
 
 def _model_name(settings: SchedulerSettings) -> str:

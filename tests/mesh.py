@@ -87,7 +87,6 @@ async def mesh(
     """Run a mesh of these stages while inside; settings are those of the scheduler.
 
     user is how the mesh's channel gets in; worker_tls is what workers show.
-
     The transport is the workers', as are host_tokens, for which each has host memory, and profiles,
     one a stage; without, nothing is measured.
     """
