@@ -85,8 +85,6 @@ def up(
     """Start Redis, hicache-server, the scheduler and the stage workers; Ctrl-C ends them all."""
     with reported():
         _check_layers(stages, layers, partition)
-        if no_cache and hicache_port is not None:
-            raise ConfigError("--hicache-port and --no-cache exclude each other")
         words = check_scheduler_words(scheduler_flags or [])
         _check_capacity(max_total_tokens, page_size, words)
         num_stages = stages or _DEFAULT_STAGES
