@@ -24,9 +24,6 @@ class WorkerStreams:
     def __len__(self) -> int:
         return len(self._streams)
 
-    def __len__(self) -> int:
-        return len(self._streams)
-
     def open(self, worker_id: str, now_s: float) -> WorkerStream:
         """Make a worker's stream."""
         stream = WorkerStream(worker_id=worker_id, last_heard_s=now_s)
