@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 from chunkmesh.layers import LayerRange
 from scheduler.decisions import Decision, SendJoin
 from scheduler.formation import OutboundLink
@@ -9,6 +11,7 @@ from scheduler.prospect import Patience
 from scheduler.registry import Registry
 from scheduler.worker_hello import WorkerHello
 
+Kind = TypeVar("Kind")
 MODEL_LAYERS = 6
 TERM = 3
 BASE = TERM << 32
@@ -73,3 +76,25 @@ def stand(
         link = None if worker_id == worker_ids[-1] else OutboundLink(transport="memory", rtt_us=5)
         decisions = registry.joined(worker_id, epoch, link, now_s)
     return decisions
+
+
+def of_kind(kind: type[Kind], decisions: list[Decision]) -> list[Kind]:
+    """Return decisions of one kind."""
+    return [each for each in decisions if isinstance(each, kind)]
+
+
+def attached(*workers: tuple[str, int, int]) -> Registry:
+    """Make a registry with workers."""
+    registry = new_registry()
+    for worker_id, first, last in workers:
+        registry.attach(hello(worker_id, first, last), 0.0)
+    return registry
+
+
+def pair(*more: tuple[str, int, int]) -> Registry:
+    """Make a registry whose workers a and b are a route that stands; others beside."""
+    registry = attached(("a", 0, 3), ("b", 3, 6))
+    stand(registry, "ab")
+    for worker_id, first, last in more:
+        registry.attach(hello(worker_id, first, last), 0.0)
+    return registry

@@ -69,6 +69,8 @@ class MeshOptions:
             raise ConfigError(f"--threads {self.threads}: at least 1")
         if self.redis_url is not None and not self.cache:
             raise ConfigError("--redis-url and --no-cache exclude each other")
+        if self.hicache_port is not None and not self.cache:
+            raise ConfigError("--hicache-port and --no-cache exclude each other")
         for flag, tokens in (
             ("--page-size", self.page_tokens),
             ("--chunked-prefill-size", self.chunked_prefill_tokens),

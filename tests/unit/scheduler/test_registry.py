@@ -9,7 +9,6 @@ import pytest
 
 from chunkmesh.layers import LayerRange
 from scheduler.decisions import (
-    Decision,
     RouteAwaited,
     RouteBroke,
     RouteStands,
@@ -19,32 +18,9 @@ from scheduler.decisions import (
     SendStandBy,
 )
 from scheduler.formation import OutboundLink, Phase
-from scheduler.prospect import REFORM_S
-from scheduler.registry import FORMING_S, FaultSide, Registry
+from scheduler.registry import FORMING_S, FaultSide
 from scheduler.worker_check import Refused
-from tests.hellos import BASE, PATIENCE, hello, joins, new_registry, stand
-
-
-def of_kind(kind: type, decisions: list[Decision]) -> list[object]:
-    """Return decisions of one kind."""
-    return [each for each in decisions if isinstance(each, kind)]
-
-
-def attached(*workers: tuple[str, int, int]) -> Registry:
-    """Make a registry with workers."""
-    registry = new_registry()
-    for worker_id, first, last in workers:
-        registry.attach(hello(worker_id, first, last), 0.0)
-    return registry
-
-
-def pair(*more: tuple[str, int, int]) -> Registry:
-    """Make a registry whose workers a and b are a route that stands; others beside."""
-    registry = attached(("a", 0, 3), ("b", 3, 6))
-    stand(registry, "ab")
-    for worker_id, first, last in more:
-        registry.attach(hello(worker_id, first, last), 0.0)
-    return registry
+from tests.hellos import BASE, attached, hello, joins, new_registry, of_kind, pair, stand
 
 
 def test_no_route_before_the_layers_are_covered() -> None:
@@ -375,88 +351,6 @@ def test_a_route_that_forms_does_without_who_leaves() -> None:
     assert joins(decisions) == {BASE + 2: ["a", "s"]}
 
 
-def awaited(decisions: list[Decision]) -> RouteAwaited:
-    """Return the one word about the wait."""
-    (found,) = of_kind(RouteAwaited, decisions)
-    assert isinstance(found, RouteAwaited)
-    return found
-
-
-def test_requests_wait_for_the_takeover_after_a_loss() -> None:
-    """With nobody to take over they must end soon."""
-    told = awaited(pair().lose("b", "gone", 1.0))
-    assert told == RouteAwaited(
-        wait_s=PATIENCE.takeover_s, reason="no worker holds layers 3-5", is_announced=False
-    )
-
-
-def test_requests_wait_longer_where_attached_workers_can_take_over() -> None:
-    """A spare is there: it takes part of a second, unless something is wrong."""
-    told = awaited(pair(("s", 3, 6)).lose("b", "gone", 1.0))
-    assert (told.wait_s, told.reason) == (REFORM_S, "the route is forming")
-
-
-def test_requests_wait_for_the_successor_of_who_left() -> None:
-    """A restart that was announced parks what runs and what comes."""
-    told = awaited(pair().leave("b", 1.0))
-    assert (told.wait_s, told.is_announced) == (PATIENCE.announced_s, True)
-
-
-def test_the_prospect_is_told_when_it_changes_and_only_then() -> None:
-    """A spare that dies while it takes over leaves what is left of the first wait."""
-    registry = pair(("s", 3, 6))
-    registry.lose("b", "gone", 1.0)
-    assert of_kind(RouteAwaited, registry.tick(1.2)) == []
-    told = awaited(registry.lose("s", "gone, too", 1.5))
-    assert told.wait_s == pytest.approx(PATIENCE.takeover_s - 0.5)
-    assert of_kind(RouteAwaited, registry.tick(1.6)) == []
-    told = awaited(registry.attach(hello("c", 3, 6), 9.0))
-    assert told.wait_s == REFORM_S
-
-
-def test_a_link_that_never_stands_does_not_keep_requests_for_ever() -> None:
-    """Each new attempt has its chance within the same wait."""
-    registry = pair()
-    registry.fault("a", registry.epoch, "cut", 1.0, side=FaultSide.OUTBOUND)
-    now_s, waits = 1.0, []
-    while now_s < 20.0:
-        now_s = round(now_s + 0.1, 1)
-        decisions = registry.tick(now_s)
-        if joins(decisions):
-            fault = registry.fault("a", registry.epoch, "cut", now_s, side=FaultSide.OUTBOUND)
-            decisions += fault
-        waits += [now_s + each.wait_s for each in decisions if isinstance(each, RouteAwaited)]
-    assert max(waits) <= max(1.0 + REFORM_S, now_s)
-    assert waits == sorted(waits)
-
-
-def test_no_wait_is_told_before_the_first_route() -> None:
-    """Nobody has requests yet."""
-    registry = attached(("a", 0, 3), ("b", 3, 6))
-    decisions = registry.lose("b", "gone", 1.0)
-    assert of_kind(RouteAwaited, decisions) == []
-
-
-def test_no_wait_is_told_while_another_route_stands() -> None:
-    """Requests move there at once."""
-    registry = pair(("c", 0, 3), ("d", 3, 6))
-    stand(registry, "cd")
-    assert of_kind(RouteAwaited, registry.lose("a", "gone", 1.0)) == []
-    assert awaited(registry.lose("c", "gone", 2.0)).wait_s == PATIENCE.takeover_s
-
-
-def test_spares_hear_when_the_mesh_stops_and_goes_on_to_serve() -> None:
-    """Their health tells the truth: ready to take over, or waiting like everybody."""
-    registry = pair(("s", 0, 3))
-    reason = "no worker holds layers 3-5"
-    told = of_kind(SendStandBy, registry.lose("b", "gone", 1.0))
-    assert told == [SendStandBy(worker_id=each, reason=reason) for each in "as"]
-    told = of_kind(SendStandBy, registry.attach(hello("c", 3, 6), 2.0))
-    assert told == [SendStandBy(worker_id="s", reason="the route is forming")]
-    told = of_kind(SendStandBy, stand(registry, "ac"))
-    assert told == [SendStandBy(worker_id="s", reason="")]
-
-
 def test_the_fingerprint_depends_on_weights_and_not_on_the_split() -> None:
     """Pages written by a mesh of two stages must be found by a mesh of three."""
     prints = []
@@ -466,63 +360,3 @@ def test_the_fingerprint_depends_on_weights_and_not_on_the_split() -> None:
             registry.attach(hello(f"{first}", first, last), 0.0)
         prints.append(registry.fingerprint())
     assert prints[0] == prints[1] != b""
-
-
-def _pool_ids(registry: Registry, worker_ids: str) -> tuple[str, ...]:
-    """Let the newest route form; return the names of its stages' memory."""
-    (stands, *_) = stand(registry, worker_ids)
-    assert isinstance(stands, RouteStands)
-    return stands.pool_ids
-
-
-def test_pages_outlive_a_link_that_broke() -> None:
-    """The same workers with as many pages keep their contents over an epoch."""
-    registry = attached(("a", 0, 3), ("b", 3, 6))
-    first = _pool_ids(registry, "ab")
-    registry.fault("a", registry.epoch, "link broke", 10.0)
-    registry.tick(11.0)
-    assert _pool_ids(registry, "ab") == first
-    assert len(set(first)) == 2
-
-
-def test_pages_of_survivors_outlive_the_others() -> None:
-    """With a spare in place of one stage only that stage's contents are gone."""
-    registry = attached(("a", 0, 3), ("b", 3, 6), ("s", 3, 6))
-    first = _pool_ids(registry, "ab")
-    registry.lose("b", "gone", 1.0)
-    second = _pool_ids(registry, "as")
-    assert (second[0] == first[0], second[1] == first[1]) == (True, False)
-
-
-def test_pages_do_not_outlive_a_join_with_another_number_of_them() -> None:
-    """Even if that route never stood: the worker has made a new pool for it."""
-    registry = attached(("a", 0, 3), ("b", 3, 6))
-    registry.attach(hello("small", 3, 6, capacity=32), 0.0)
-    first = _pool_ids(registry, "ab")
-    registry.lose("b", "gone", 1.0)
-    registry.lose("small", "gone, too", 2.0)
-    registry.attach(hello("c", 3, 6), 3.0)
-    assert _pool_ids(registry, "ac")[0] != first[0]
-
-
-def test_who_attaches_again_has_served_others_meanwhile() -> None:
-    """Between its streams a worker may have been another scheduler's stage."""
-    registry = attached(("a", 0, 3), ("b", 3, 6))
-    first = _pool_ids(registry, "ab")
-    registry.lose("b", "its stream ended", 1.0)
-    registry.attach(hello("b", 3, 6), 2.0)
-    second = _pool_ids(registry, "ab")
-    assert second[0] == first[0]
-    assert second[1] != first[1]
-
-
-@pytest.mark.parametrize(("host_tokens", "num_pages"), [((100, 70), 4), ((100, 0), 0)])
-def test_the_smallest_host_memory_counts(host_tokens: tuple[int, int], num_pages: int) -> None:
-    """A host page means the same page on every stage."""
-    registry = new_registry()
-    for name, layers, tokens in zip("ab", ((0, 3), (3, 6)), host_tokens, strict=True):
-        told = dataclasses.replace(hello(name, *layers), host_capacity_tokens=tokens)
-        registry.attach(told, 0.0)
-    (stands,) = stand(registry, "ab")
-    assert isinstance(stands, RouteStands)
-    assert stands.num_host_pages == num_pages
