@@ -21,7 +21,7 @@ def epoch_text(epoch: int) -> str:
 
 def routes_text(info: pb.GetServerInfoResponse) -> str:
     """Return how many routes there are, and how many workers are in none."""
-    counts = Counter("stand" if route.stands else "form" for route in info.routes)
+    counts = Counter("standing" if route.stands else "forming" for route in info.routes)
     counts.update(
         _STATES[worker.state]
         for worker in info.workers
@@ -29,7 +29,9 @@ def routes_text(info: pb.GetServerInfoResponse) -> str:
     )
     if counts["spare"] > 1:
         counts["spares"] = counts.pop("spare")
-    parts = [f"{counts[word]} {word}" for word in ("stand", "form") if counts[word]] or ["none"]
+    parts = [f"{counts[word]} {word}" for word in ("standing", "forming") if counts[word]] or [
+        "none"
+    ]
     others = [f"{counts[word]} {word}" for word in ("spare", "spares", "leaving") if counts[word]]
     return ", ".join(parts + others)
 

@@ -25,11 +25,11 @@ def test_an_epoch_is_a_term_and_a_number() -> None:
     [
         ([], [], "none"),
         ([], [pb.WORKER_STATE_SPARE], "none, 1 spare"),
-        ([True, True, False], [pb.WORKER_STATE_SERVING], "2 stand, 1 form"),
+        ([True, True, False], [pb.WORKER_STATE_SERVING], "2 standing, 1 forming"),
         (
             [True],
             [pb.WORKER_STATE_SPARE, pb.WORKER_STATE_SPARE, pb.WORKER_STATE_LEAVING],
-            "1 stand, 2 spares, 1 leaving",
+            "1 standing, 2 spares, 1 leaving",
         ),
     ],
 )
