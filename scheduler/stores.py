@@ -100,12 +100,15 @@ class Stores:
         request.num_pages_stored = 0
 
     def start(self, parts: tuple[Part, ...]) -> SendStore | None:
-        """Store what a complete microbatch has made storable, if anything and if there is room."""
+        """Store what a complete microbatch has made storable, if anything and if there is room.
+
+        What several outputs have found on the devices, and Redis lacks, is written once.
+        """
         if len(self._open) >= self._max_outstanding:
             return None
-        pages: list[PageToStore] = []
-        for part in parts:
-            pages += self._take_filled(part)
+        in_work = self._in_work()
+        filled = {page.digest: page for part in parts for page in self._take_filled(part)}
+        pages = [page for digest, page in filled.items() if digest not in in_work]
         if not pages:
             return None
         self._tiers.device.pin([page.page_id for page in pages])

@@ -200,3 +200,28 @@ def test_what_hicache_does_not_have_is_not_believed_to_be_stored() -> None:
     stores.begin(request)
     stored = [tiers.is_stored(digest) for digest in digests]
     assert (stored, request.num_pages_stored) == ([True, True, False, False], 0)
+
+
+def test_what_two_outputs_have_found_is_written_once() -> None:
+    """Redis was cleared, the devices have the beginning of both prompts, both are in a microbatch.
+
+    A page pinned twice by one store would be counted as free twice.
+    """
+    tiers = Tiers(num_pages=8)
+    stores = _stores(tiers)
+    first = _request("a", tiers.device)
+    _hold(tiers, first)
+    second = Request(spec=make_spec("b", 40), page_ids=first.page_ids[:2])
+    tiers.device.take_cached(second.page_ids)
+    second.page_ids += tiers.device.allocate(1)
+    order = stores.start((_chunk(first, 40), _chunk(second, 40)))
+    assert order is not None
+    assert [page.page_id for page in order.pages] == first.page_ids[:2]
+    third = _request("c", tiers.device)
+    assert stores.start((_chunk(third, 40),)) is None
+    for request in (first, second, third):
+        tiers.device.release(request.drop_pages())
+    for stage in (0, 1):
+        stores.stored(stage, order.store_id, (0, 1))
+    assert tiers.device.num_free == 8
+    tiers.check_integrity()
