@@ -180,10 +180,12 @@ class PageIO:
             if job.epoch != self._epoch:
                 return
             num_room = (self._max_store_bytes - self._store_bytes) // job.page_bytes
-            pages = job.pages[: num_room if self._access.takes_pages else 0]
+            takes_pages = self._access.takes_pages
+            pages = job.pages[: num_room if takes_pages else 0]
             num_bytes = len(pages) * job.page_bytes
             self._store_bytes += num_bytes
-        _DROPPED_PAGES.inc(len(job.pages) - len(pages))
+        dropped = _DROPPED_PAGES if takes_pages else _REFUSED_PAGES
+        dropped.inc(len(job.pages) - len(pages))
         memory = PageMemory()
         copies = tuple(encoded(page, job, self._layers, memory) for page in pages)
         with self._changed:
