@@ -8,6 +8,7 @@ from typing import Any
 import pydantic
 import pytest
 
+from chunkmesh.layers import LayerRange
 from stage_worker.settings import WorkerSettings
 
 KV_BYTES = 1000
@@ -15,7 +16,7 @@ KV_BYTES = 1000
 
 def settings(**given: Any) -> WorkerSettings:
     """Return settings of some worker."""
-    return WorkerSettings(model_path=Path("model"), layers="0-1", **given)
+    return WorkerSettings(model_path=Path("model"), layers=LayerRange(first=0, last=2), **given)
 
 
 @pytest.mark.parametrize(
