@@ -225,3 +225,17 @@ def test_what_two_outputs_have_found_is_written_once() -> None:
         stores.stored(stage, order.store_id, (0, 1))
     assert tiers.device.num_free == 8
     tiers.check_integrity()
+
+
+def test_what_was_under_way_when_the_route_was_lost_is_not_stored() -> None:
+    """Nobody will say that it is; the workers still have it, and it is written when it is due."""
+    tiers = Tiers(num_pages=8)
+    stores = _stores(tiers, policy="write_through_selective")
+    request = _request("a", tiers.device)
+    _hold(tiers, request)
+    digests = request.leading_digests(2, 16)
+    stores.restore(digests)
+    assert len(stores.go_on()) == 1
+    assert all(map(tiers.is_stored, digests))
+    stores.abandon()
+    assert not any(map(tiers.is_stored, digests))
