@@ -48,8 +48,6 @@ class Bounds:
             if excess:
                 most = most_pages - len(victims)
                 victims += index.evict(excess, namespace=namespace, most_pages=most)
-            if len(victims) == most_pages:
-                return tuple(victims), True
         if self.budget_bytes:
             excess = index.num_bytes - self.budget_bytes
             victims += index.evict(excess, most_pages=most_pages - len(victims))

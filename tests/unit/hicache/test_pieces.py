@@ -153,6 +153,8 @@ def test_pins_are_restored_while_others_go_on(cache: PrefixCache) -> None:
     for _ in steps:
         cache.check_integrity()
     assert dict(cache.all_pins.all()) == wanted
+    num_ends = len(cache._contents.pins._ends)
     restore_pins(cache, list(wanted.items()))
+    assert len(cache._contents.pins._ends) == num_ends
     cache.tick(9)
     assert dict(cache.all_pins.all()) == {PROMPTS[1][0]: None, late[0]: None}
