@@ -180,12 +180,11 @@ class PageIO:
             if job.epoch != self._epoch:
                 return
             num_room = (self._max_store_bytes - self._store_bytes) // job.page_bytes
-            takes_pages = self._access.takes_pages
-            pages = job.pages[: num_room if takes_pages else 0]
+            is_open = self._access.takes_pages
+            pages = job.pages[: num_room if is_open else 0]
             num_bytes = len(pages) * job.page_bytes
             self._store_bytes += num_bytes
-        dropped = _DROPPED_PAGES if takes_pages else _REFUSED_PAGES
-        dropped.inc(len(job.pages) - len(pages))
+        (_DROPPED_PAGES if is_open else _REFUSED_PAGES).inc(len(job.pages) - len(pages))
         memory = PageMemory()
         copies = tuple(encoded(page, job, self._layers, memory) for page in pages)
         with self._changed:
@@ -231,8 +230,7 @@ class PageIO:
 
     def _run_load(self, job: LoadJob, store: PageStore | None) -> None:
         room = job.staged.pages
-        bad: tuple[bytes, ...] = ()
-        reason = "no room"
+        bad, reason = tuple[bytes, ...](), "no room"
         for group in growing_groups(len(room), room[0].nbytes if len(room) else 1):
             if not self._staging.wants(job.staged):
                 return
