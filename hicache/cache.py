@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from chunkmesh.coverage import Coverage
 from chunkmesh.indexed_page import PageInfo, PagePlace
 from chunkmesh.stored_page import StoredPage
+from hicache.all_pins import AllPins
 from hicache.changes import OnChange, OnLease, matched, unheard, unleased
 from hicache.contents import CacheContents
 from hicache.elsewhere import Elsewhere
@@ -65,6 +66,8 @@ class PrefixCache:
         self._leases = Leases(name)
         self.elsewhere = Elsewhere(self._contents, self._leases)
         """Takes note of what other replicas do."""
+        self.all_pins = AllPins(self._contents)
+        """Also of pages that are not there."""
         self._infos = NamespaceInfos()
         self._on_change = on_change
         self._on_lease = on_lease
@@ -141,12 +144,20 @@ class PrefixCache:
         if self.elsewhere.released(lease_id, now_s=now_s):
             self._on_lease(lease_id, None, 0.0)
 
+    @property
+    def is_over(self) -> bool:
+        """Whether there is more to do than was done at once: see go_on."""
+        return self._contents.is_over
+
     def tick(self, now_s: float) -> None:
         """End leases and pins whose time is over, and evict what is over the limits."""
         self._contents.unlock(self._leases.expire(now_s), now_s=now_s)
         self._contents.doomed.expire(now_s)
-        self._contents.expire_pins(now_s)
-        self._contents.keep_limits(self.quotas(), now_s=now_s)
+        self.go_on(now_s)
+
+    def go_on(self, now_s: float) -> None:
+        """Do more of what is_over tells of, as much as nobody has to wait for."""
+        self._contents.go_on(now_s=now_s)
 
     def commit(
         self,
@@ -180,8 +191,8 @@ class PrefixCache:
         """Forget broken pages and all below them, held or not; return how many. Pins wait."""
         return self._contents.invalidate(digests)
 
-    def known(self) -> frozenset[bytes]:
-        """Return the digests of all pages."""
+    def known(self) -> set[bytes]:
+        """Return the digests of all pages; the set is the caller's."""
         return self._contents.tree.digests()
 
     def peek(self, digests: Sequence[bytes]) -> int:
@@ -241,26 +252,16 @@ class PrefixCache:
         return self._contents.pin(selection, until_s=until_s, now_s=now_s, dry_run=dry_run)
 
     def unpin(self, selection: Selection, *, now_s: float, dry_run: bool) -> Amount:
-        """End pins, with Everything also of pages not there; raises what selecting does."""
+        """End the pins of the pages that are meant; raises what selecting does."""
         return self._contents.unpin(selection, now_s=now_s, dry_run=dry_run)
 
-    def end_waiting_pins(self) -> None:
-        """End the pins of pages that are not there."""
-        self._contents.end_waiting_pins()
+    def over_quota(self, namespace: bytes, max_bytes: int) -> Iterator[int | None]:
+        """Walk through the bytes of what a quota would evict as selecting does through pages."""
+        return self._contents.over_quota(namespace, max_bytes)
 
-    def pins(self) -> list[tuple[bytes, float | None]]:
-        """Return (digest, time at which it ends, None for never) of each pin."""
-        return self._contents.pins.all()
-
-    def restore_pins(self, pins: Iterable[tuple[bytes, float | None]], *, now_s: float) -> None:
-        """Replace all pins, also of pages that are yet to come; nobody is told."""
-        self._contents.restore_pins(pins, now_s=now_s)
-
-    def set_quota(
-        self, namespace: bytes, max_bytes: int, *, now_s: float, dry_run: bool
-    ) -> Removal:
-        """Bound the bytes of a namespace, 0 for no limit, and evict what is over it."""
-        return self._contents.set_quota(namespace, max_bytes, now_s=now_s, dry_run=dry_run)
+    def set_quota(self, namespace: bytes, max_bytes: int, *, now_s: float) -> None:
+        """Bound the bytes of a namespace, 0 for no limit, and begin to evict what is over it."""
+        self._contents.set_quota(namespace, max_bytes, now_s=now_s)
 
     def quotas(self) -> Mapping[bytes, int]:
         """Return most bytes of each namespace that has a limit."""

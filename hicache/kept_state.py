@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
+from typing import TypeAlias
 
 import structlog
 
@@ -19,6 +20,7 @@ from chunkmesh.kv_store import KvStore
 from chunkmesh.pages import DIGEST_BYTES
 from chunkmesh.store_thread import StoreThread
 from hicache.cache import PrefixCache
+from hicache.slices import in_slices
 
 PINS = b"cm-pins"
 """Hash: digest in hex -> Unix time in ms at which the pin ends, 0 for never."""
@@ -30,10 +32,12 @@ _MARK_FIELDS = {b"version": b"1"}
 _MAX_VALUE = (1 << 63) - 1
 _MAX_DIGITS = len(str(_MAX_VALUE))
 _RETRY_S = 1.0
+_SAME_END_S = 0.1
+"""Two ends that differ less are one, read at two times by two clocks."""
 
 _log = structlog.get_logger(__name__)
 
-Pins = dict[bytes, float | None]
+Pins: TypeAlias = dict[bytes, float | None]
 
 
 class KeptState:
@@ -66,14 +70,9 @@ class KeptState:
         """
         async with self._lock:
             if await self._store.call(lambda store: KvAdmin(store).read_hash(MARK)):
-                pins, quotas = await self._store.call(_read)
-                now_s, now_unix_s = time.monotonic(), time.time()
-                self._pins = {
-                    digest: now_s + ends_ms / 1000 - now_unix_s if ends_ms else None
-                    for digest, ends_ms in pins.items()
-                }
-                self._quotas = quotas
-                self._restore()
+                known = {page: end async for page, end in in_slices(self._cache.all_pins.all())}
+                self._pins, self._quotas = await self._store.call(lambda store: _read(store, known))
+                await self._restore()
             else:
                 self.redis_lost()
             await self._save(self._cache.quotas())
@@ -106,12 +105,12 @@ class KeptState:
             try:
                 yield
             except asyncio.CancelledError:  # the caller went in the middle of it
-                self._restore()
+                await self._restore()
                 raise
             try:
-                await self._save(self._cache.quotas())
+                await self._save_to_the_end()
             except CacheFault:
-                self._restore()
+                await self._restore()
                 raise
             self._on_saved()
 
@@ -126,21 +125,43 @@ class KeptState:
             await self._save({name: limit for name, limit in quotas.items() if limit})
         self._on_saved()
 
-    def _restore(self) -> None:
-        now_s = time.monotonic()
-        self._cache.restore_pins(self._pins.items(), now_s=now_s)
+    async def _restore(self) -> None:
+        """Let the cache have what was saved, in slices; in one piece if there is no time for that.
+
+        The lock is held.
+        """
         self._cache.restore_quotas(self._quotas)
+        steps = self._cache.all_pins.restoring(self._pins, now_s=time.monotonic())
+        try:
+            async for _ in in_slices(steps):
+                pass
+        finally:
+            for _ in steps:
+                pass
+
+    async def _save_to_the_end(self) -> None:
+        """Save what the cache has, also when the caller goes meanwhile: the change is made."""
+        saving = asyncio.ensure_future(self._save(self._cache.quotas()))
+        try:
+            await asyncio.shield(saving)
+        except asyncio.CancelledError:
+            await saving
+            raise
 
     async def _save(self, quotas: Mapping[bytes, int]) -> None:
-        pins: Pins = dict(self._cache.pins())
+        """Write what differs from what was saved; the lock is held."""
+        saved, pins, ends = self._pins, Pins(), dict[bytes, int]()
         now_s, now_unix_s = time.monotonic(), time.time()
-        ends = {
-            digest: 0 if until_s is None else round((now_unix_s + until_s - now_s) * 1000)
-            for digest, until_s in pins.items()
-            if digest not in self._pins or self._pins[digest] != until_s
-        }
+        async for digest, until_s in in_slices(self._cache.all_pins.all()):
+            pins[digest] = until_s
+            if digest not in saved or saved[digest] != until_s:
+                left_s = None if until_s is None else until_s - now_s
+                ends[digest] = 0 if left_s is None else round((now_unix_s + left_s) * 1000)
+        ended = [digest async for digest in in_slices(saved) if digest not in pins]
+        if self._pins is not saved:  # Redis was emptied meanwhile
+            await self._save(quotas)
+            return
         limits = {name: limit for name, limit in quotas.items() if self._quotas.get(name) != limit}
-        ended = self._pins.keys() - pins.keys()
         unset = self._quotas.keys() - quotas.keys()
         if not (ends or limits or ended or unset):
             return
@@ -157,9 +178,18 @@ class KeptState:
         self._pins, self._quotas = pins, dict(quotas)
 
 
-def _read(store: KvStore) -> tuple[dict[bytes, int], dict[bytes, int]]:
+def _read(store: KvStore, known: Pins) -> tuple[Pins, dict[bytes, int]]:
+    """Read pins and quotas; a pin that is known keeps its end, unless that is another one."""
     admin = KvAdmin(store)
-    return _decoded(admin.read_hash(PINS)), _decoded(admin.read_hash(QUOTAS))
+    ends, quotas = _decoded(admin.read_hash(PINS)), _decoded(admin.read_hash(QUOTAS))
+    now_s, now_unix_s = time.monotonic(), time.time()
+    pins: Pins = {}
+    for digest, ends_ms in ends.items():
+        until_s = now_s + ends_ms / 1000 - now_unix_s if ends_ms else None
+        before_s = known.get(digest)
+        is_same = until_s and before_s and abs(until_s - before_s) < _SAME_END_S
+        pins[digest] = before_s if is_same else until_s
+    return pins, quotas
 
 
 def _encoded(values: Mapping[bytes, int]) -> dict[bytes, bytes]:

@@ -135,8 +135,9 @@ class GenerationService(generation_pb2_grpc.GenerationServicer):
     ) -> pb.FlushCacheResponse:
         """Forget every cached prefix, the devices' first: that cannot fail."""
         check_leads(self._leadership)
+        has_host_pages = self._loop.engine.snapshot().num_host_pages > 0
         num_device_pages = self._loop.engine.forget_cached()
-        if self._hicache is None and self._loop.config.enable_prefix_caching:
+        if self._hicache is None and (self._loop.config.enable_prefix_caching or has_host_pages):
             return pb.FlushCacheResponse(num_pages=num_device_pages)
         if self._hicache is None:
             raise ConfigError("this scheduler has no prefix cache: start it with --hicache-url")

@@ -166,10 +166,13 @@ class Prefixes:
         """Return which pages of an output with a place are loaded, if no load of it runs.
 
         Those that were wanted when it began to wait, as far as they are left; or the host pages, if
-        these reach further by now, because they have been evicted from the devices.
+        these reach further by now, because they have been evicted from the devices. With
+        best_effort nothing is read from Redis any more.
         """
         wanted = self._wanted(request)
         num_wanted = max(0, request.load_end - wanted.pages.start)
+        if self._config.load_policy == "best_effort":
+            num_wanted = min(num_wanted, wanted.num_host)
         if wanted.num_host > num_wanted:
             in_host = Wanted(pages=wanted.pages[: wanted.num_host], num_host=wanted.num_host)
             num_wanted = self._choice.num_pages(

@@ -232,9 +232,10 @@ class Route:
     def eta_s(self, request: Request, now_s: float) -> float:
         """Estimate the time until the known tokens of an output are computed, at least 0.
 
-        By the model if there is one, else by its own rate so far.
+        By the model if there is one, else by its own rate so far: so of one that leaves, too.
         """
-        if (latency := self.pace.latency) is None:
+        latency = self.pace.latency
+        if latency is None or request.state is RequestState.LEAVING:
             return request.eta_s(now_s)
         return self._outlook.left_ms(request, self._prefilling, self.groups, latency) / 1000
 

@@ -72,7 +72,7 @@ class WorkerSettings(Settings):
     hicache_ratio: Annotated[float, Field(ge=0, le=1000, allow_inf_nan=False)] = 0.0
     """Host memory for cached pages, as a multiple of the KV capacity: what has no more room on the
     device stays there. 0 has none."""
-    hicache_size: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+    hicache_size: Annotated[float, Field(ge=0, le=1_000_000, allow_inf_nan=False)] | None = None
     """The same in GB of this worker; goes before --hicache-ratio."""
     device: Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:\d{1,3})?)$")] = "auto"
     """Where weights, activations and KV are: cpu, cuda or cuda:N; auto is the first GPU, or the

@@ -187,3 +187,15 @@ async def test_write_back_stores_what_has_no_room_and_the_rest_at_the_end(
     assert stored[-1] >= 3
     with valkey.client() as client:
         assert sum(client.hlen(key) == 5 for key in keys) == 18
+
+
+async def test_host_pages_alone_can_be_flushed(tiny: Path, reference: Reference) -> None:
+    """They are a cache, too, where nothing stays on the devices and there is no Redis."""
+    expected = reference.generate(PROMPT, NEW_TOKENS)
+    async with mesh(
+        tiny, stages(tiny), host_tokens=32 * PAGE_TOKENS, enable_prefix_caching=False
+    ) as running:
+        assert await ask(running, PROMPT) == (expected, 0)
+        await running.stub.FlushCache(pb.FlushCacheRequest())
+        assert await ask(running, PROMPT) == (expected, 0)
+        assert await ask(running, PROMPT) == (expected, 96)

@@ -24,6 +24,7 @@ from hicache.cache import PrefixCache
 from hicache.changes import Change, ChangeKind
 from hicache.eviction_policy import PolicyName
 from hicache.selection import Below, Everything, Idle, InNamespace, Prompt, Selection
+from tests.cache_samples import over_quota
 from tests.naive_cache import (
     FULL,
     LAYERS,
@@ -203,6 +204,8 @@ class CacheMachine(RuleBasedStateMachine):
         amount = self.cache.unpin(selection, now_s=self.now_s, dry_run=False)
         assert len(pinned) == amount.num_pages
         everything = isinstance(selection, Everything)
+        if everything:
+            self.cache.all_pins.end_waiting(digest(other) for other in self.naive.pins)
         for other in list(self.naive.pins) if everything else pinned:
             del self.naive.pins[other]
         self.naive.keep_limits({other[0] for other in pinned}, self.now_s)
@@ -211,15 +214,15 @@ class CacheMachine(RuleBasedStateMachine):
     def set_quota(self, namespace: int, max_bytes: int) -> None:
         """Bound a namespace, after asking what that would do."""
         name, excess = digest((namespace,)), self.naive.excess(namespace, max_bytes)
-        asked = self.cache.set_quota(name, max_bytes, now_s=self.now_s, dry_run=True)
-        assert asked == self.cache.set_quota(name, max_bytes, now_s=self.now_s, dry_run=False)
+        asked = over_quota(self.cache, max_bytes, namespace=name)
+        self.cache.set_quota(name, max_bytes, now_s=self.now_s)
         num_bytes = self.naive.num_bytes(namespace)
         self.naive.quotas.pop(namespace, None)
         if max_bytes:
             self.naive.quotas[namespace] = max_bytes
         self.naive.keep_limits([namespace], self.now_s)
         if self.naive.budget_bytes == 0 or not excess:
-            assert num_bytes - self.naive.num_bytes(namespace) == asked.num_bytes
+            assert num_bytes - self.naive.num_bytes(namespace) == sum(asked)
 
     @rule(num_pages=st.integers(1, 5))
     def unlink(self, num_pages: int) -> None:
@@ -259,7 +262,8 @@ class CacheMachine(RuleBasedStateMachine):
         assert naive.num_bytes() == cache.num_bytes
         assert sum(page.layers == FULL for page in pages.values()) == cache.num_pages
         assert len(naive.leases) == cache.num_leases
-        assert {digest(path): until for path, until in naive.pins.items()} == dict(cache.pins())
+        pins = dict(cache.all_pins.all())
+        assert {digest(path): until for path, until in naive.pins.items()} == pins
         states = {state.namespace: state for state in cache.namespaces()}
         for namespace in NAMESPACES:
             own = {path: page for path, page in pages.items() if path[0] == namespace}

@@ -147,3 +147,14 @@ def test_host_pages_are_stored_as_they_are(
     written = dict(store.pages[DIGESTS[2]].layers)
     for layer in LAYERS:
         assert bytes(written[layer])[16:] == layer_data(DIGESTS[2], layer).tobytes()
+
+
+def test_what_a_redis_that_is_away_does_not_get_is_counted_as_that(
+    page_io: PageIO, results: Results
+) -> None:
+    """More memory for stores would be of no help; nothing is copied in vain."""
+    before = not_stored("no room"), not_stored("redis")
+    page_io._access._away.begin("a test says so")
+    page_io.copy_out(page_io.prepare(1, pages(0, 1), from_host=False))
+    assert results.get(timeout=5) == StoreResult(store_id=1, stored=())
+    assert (not_stored("no room"), not_stored("redis")) == (before[0], before[1] + 2)
