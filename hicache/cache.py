@@ -3,7 +3,8 @@
 Changed by the service, by a rebuild and by what other replicas tell, on the event loop only. A page
 that left the index is doomed until it is unlinked in Redis; a commit of it meanwhile is not
 believed, because the unlink may come later. The shell takes doomed pages away with doomed() and
-says unlinked(). All times are of one clock of the caller's.
+says unlinked(). All times are of one clock of the caller's; what is over by then protects nothing,
+ticked or not.
 """
 
 from __future__ import annotations
@@ -143,10 +144,7 @@ class PrefixCache:
 
     def tick(self, now_s: float) -> None:
         """End leases and pins whose time is over, and evict what is over the limits."""
-        self._contents.unlock(self._leases.expire(now_s), now_s=now_s)
-        self._contents.doomed.expire(now_s)
-        self._contents.expire_pins(now_s)
-        self._contents.keep_limits(self.quotas(), now_s=now_s)
+        self._at(now_s).keep_limits(self.quotas(), now_s=now_s)
 
     def commit(
         self,
@@ -167,7 +165,7 @@ class PrefixCache:
             PagePlace(namespace=namespace, digest=digest, parent=parent, priority=priority)
             for digest, parent, priority in pages
         )
-        return self._contents.commit(namespace, places, coverage, now_s=now_s)
+        return self._at(now_s).commit(namespace, places, coverage, now_s=now_s)
 
     def adopt(self, pages: Iterable[StoredPage], *, now_s: float) -> int:
         """Record pages found in Redis; return how many were of no use.
@@ -232,17 +230,17 @@ class PrefixCache:
 
         By would_go a dry run in several calls knows what would have gone before.
         """
-        return self._contents.evict(selection, now_s=now_s, dry_run=dry_run, would_go=would_go)
+        return self._at(now_s).evict(selection, now_s=now_s, dry_run=dry_run, would_go=would_go)
 
     def pin(
         self, selection: Selection, *, until_s: float | None, now_s: float, dry_run: bool
     ) -> Amount:
         """Keep the pages that are meant until then, None for good; raises what selecting does."""
-        return self._contents.pin(selection, until_s=until_s, now_s=now_s, dry_run=dry_run)
+        return self._at(now_s).pin(selection, until_s=until_s, now_s=now_s, dry_run=dry_run)
 
     def unpin(self, selection: Selection, *, now_s: float, dry_run: bool) -> Amount:
         """End pins, with Everything also of pages not there; raises what selecting does."""
-        return self._contents.unpin(selection, now_s=now_s, dry_run=dry_run)
+        return self._at(now_s).unpin(selection, now_s=now_s, dry_run=dry_run)
 
     def end_waiting_pins(self) -> None:
         """End the pins of pages that are not there."""
@@ -253,14 +251,14 @@ class PrefixCache:
         return self._contents.pins.all()
 
     def restore_pins(self, pins: Iterable[tuple[bytes, float | None]], *, now_s: float) -> None:
-        """Replace all pins, also of pages that are yet to come; nobody is told."""
-        self._contents.restore_pins(pins, now_s=now_s)
+        """Replace all pins, also of pages that are yet to come; nobody is told but of past ends."""
+        self._at(now_s).restore_pins(pins, now_s=now_s)
 
     def set_quota(
         self, namespace: bytes, max_bytes: int, *, now_s: float, dry_run: bool
     ) -> Removal:
         """Bound the bytes of a namespace, 0 for no limit, and evict what is over it."""
-        return self._contents.set_quota(namespace, max_bytes, now_s=now_s, dry_run=dry_run)
+        return self._at(now_s).set_quota(namespace, max_bytes, now_s=now_s, dry_run=dry_run)
 
     def quotas(self) -> Mapping[bytes, int]:
         """Return most bytes of each namespace that has a limit."""
@@ -290,6 +288,17 @@ class PrefixCache:
         tops = tops_of(self._contents.tree, namespace=namespace, below=below)
         return runs_below(self._contents.tree, tops, max_depth=max_depth, now_s=now_s)
 
+    def _at(self, now_s: float) -> CacheContents:
+        return _without_what_is_over(self._contents, self._leases, now_s)
+
     def check_integrity(self) -> None:
         """Raise InvariantViolated if counts, links or pins disagree with the pages; for tests."""
         self._contents.check_integrity()
+
+
+def _without_what_is_over(contents: CacheContents, leases: Leases, now_s: float) -> CacheContents:
+    """End leases, pins and dooms elsewhere whose time is over; return the contents."""
+    contents.unlock(leases.expire(now_s), now_s=now_s)
+    contents.doomed.expire(now_s)
+    contents.expire_pins(now_s)
+    return contents

@@ -1,13 +1,15 @@
 """Pins and quotas, kept in Redis so that they outlive hicache-server.
 
 Redis is right whenever it has the mark of an earlier save; without it Redis was emptied, and gets
-what this process still knows.
+what this process still knows. The end of a pin is rounded up and the clocks are read in the order
+that makes it later, never sooner: no replica ends a pin before the one that took it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 
@@ -51,12 +53,14 @@ class KeptState:
         """Held while the cache and Redis are made equal."""
         self._pins: Pins = {}
         """As saved: digest -> time.monotonic() at which it ends."""
+        self._ends_ms: dict[bytes, int] = {}
+        """As saved: digest -> Unix time in ms at which it ends, 0 for never."""
         self._quotas: dict[bytes, int] = {}
         """As saved."""
 
     def redis_lost(self) -> None:
         """Take note that Redis may hold nothing of what was saved."""
-        self._pins, self._quotas = {}, {}
+        self._pins, self._ends_ms, self._quotas = {}, {}, {}
 
     async def load(self) -> None:
         """Take pins and quotas from Redis, or give them to one that was emptied.
@@ -67,13 +71,9 @@ class KeptState:
         async with self._lock:
             if await self._store.call(lambda store: KvAdmin(store).read_hash(MARK)):
                 pins, quotas = await self._store.call(_read)
-                now_s, now_unix_s = time.monotonic(), time.time()
-                self._pins = {
-                    digest: now_s + ends_ms / 1000 - now_unix_s if ends_ms else None
-                    for digest, ends_ms in pins.items()
-                }
-                self._quotas = quotas
-                self._restore()
+                known = self._pins
+                self._pins, self._ends_ms, self._quotas = self._by_our_clock(pins), pins, quotas
+                self._restore(known)
             else:
                 self.redis_lost()
             await self._save(self._cache.quotas())
@@ -106,12 +106,12 @@ class KeptState:
             try:
                 yield
             except asyncio.CancelledError:  # the caller went in the middle of it
-                self._restore()
+                self._restore(self._pins)
                 raise
             try:
                 await self._save(self._cache.quotas())
             except CacheFault:
-                self._restore()
+                self._restore(self._pins)
                 raise
             self._on_saved()
 
@@ -126,16 +126,33 @@ class KeptState:
             await self._save({name: limit for name, limit in quotas.items() if limit})
         self._on_saved()
 
-    def _restore(self) -> None:
+    def _by_our_clock(self, ends_ms: dict[bytes, int]) -> Pins:
+        """Return when pins end; one that was known before ends when it was to end."""
+        now_unix_s, now_s = time.time(), time.monotonic()
+        pins: Pins = {}
+        for digest, unix_ms in ends_ms.items():
+            if digest in self._pins and self._ends_ms.get(digest) == unix_ms:
+                pins[digest] = self._pins[digest]
+            else:
+                pins[digest] = now_s + unix_ms / 1000 - now_unix_s if unix_ms else None
+        return pins
+
+    def _restore(self, known: Pins) -> None:
+        """Let the cache have what is saved, but for known pins that are over and told so."""
         now_s = time.monotonic()
-        self._cache.restore_pins(self._pins.items(), now_s=now_s)
+        pins = [
+            (digest, until_s)
+            for digest, until_s in self._pins.items()
+            if until_s is None or until_s > now_s or until_s != known.get(digest)
+        ]
+        self._cache.restore_pins(pins, now_s=now_s)
         self._cache.restore_quotas(self._quotas)
 
     async def _save(self, quotas: Mapping[bytes, int]) -> None:
         pins: Pins = dict(self._cache.pins())
         now_s, now_unix_s = time.monotonic(), time.time()
         ends = {
-            digest: 0 if until_s is None else round((now_unix_s + until_s - now_s) * 1000)
+            digest: 0 if until_s is None else math.ceil((now_unix_s + until_s - now_s) * 1000)
             for digest, until_s in pins.items()
             if digest not in self._pins or self._pins[digest] != until_s
         }
@@ -155,6 +172,8 @@ class KeptState:
 
         await self._store.call(write)
         self._pins, self._quotas = pins, dict(quotas)
+        kept_ms = {digest: self._ends_ms[digest] for digest in pins.keys() & self._ends_ms.keys()}
+        self._ends_ms = kept_ms | ends
 
 
 def _read(store: KvStore) -> tuple[dict[bytes, int], dict[bytes, int]]:

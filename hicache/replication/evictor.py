@@ -58,11 +58,13 @@ class Evictor:
         self._apply()
 
     async def leave(self) -> None:
-        """Evict no more, and let another one follow at once."""
-        if self.evicts:
-            self.resign()
-            with contextlib.suppress(CacheFault):
-                await self._store.call(lambda store: store.run([(b"DEL", KEY)]))
+        """Evict no more, and let another one follow at once.
+
+        The key says whose turn it is: it may have been won by a try whose answer nobody awaited.
+        """
+        self.resign()
+        with contextlib.suppress(CacheFault):
+            await self._store.call(lambda store: _give_back(store, self._election.name))
 
     def _apply(self) -> None:
         self._cache.keep_limits(until_s=self._election.until_s)
@@ -87,3 +89,10 @@ def _renewed(store: KvStore) -> bytes:
     """Let the key live on; return who holds it."""
     _, holder = store.run([(b"PEXPIRE", KEY, _TTL_MS), (b"GET", KEY)])
     return holder if isinstance(holder, bytes) else b""
+
+
+def _give_back(store: KvStore, name: bytes) -> None:
+    """Delete the key if it is ours."""
+    (holder,) = store.run([(b"GET", KEY)])
+    if holder == name:
+        store.run([(b"DEL", KEY)])

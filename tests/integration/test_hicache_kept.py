@@ -15,7 +15,8 @@ from chunkmesh.v1 import hicache_pb2 as pb
 from chunkmesh.v1 import hicache_pb2_grpc
 from hicache.server import running
 from hicache.settings import HiCacheSettings
-from tests.filled_hicache import ALL, DIGESTS, digest_list, eventually, filled, hicache_at, state_of
+from tests.eventually import eventually
+from tests.filled_hicache import ALL, DIGESTS, digest_list, filled, hicache_at, state_of
 from tests.hicache_admin import INFO, PAGE_BYTES, store_pages
 from tests.page_samples import NAMESPACE, chain, encoded
 from tests.valkey import Valkey

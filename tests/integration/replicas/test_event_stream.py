@@ -9,12 +9,12 @@ from prometheus_client import REGISTRY
 
 from chunkmesh.kv_store import KvStore
 from hicache.replication import stream
+from tests.eventually import eventually
 from tests.page_samples import chain
 from tests.replicas import (
     DIGESTS,
     SOON_S,
     commit,
-    eventually,
     found,
     is_ready,
     replicas,

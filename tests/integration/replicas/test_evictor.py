@@ -14,6 +14,7 @@ import time
 from prometheus_client import REGISTRY
 
 from chunkmesh.v1 import hicache_pb2 as pb
+from tests.eventually import eventually
 from tests.page_samples import chain
 from tests.replicas import (
     ALL,
@@ -22,7 +23,6 @@ from tests.replicas import (
     SOON_S,
     commit,
     elected,
-    eventually,
     evictor,
     found,
     has_leases,
