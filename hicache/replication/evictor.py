@@ -31,6 +31,8 @@ class Evictor:
         self._store = store
         self._election = Election(name.encode())
         self._evicts = False
+        self._is_asking = False
+        """Whether a try was made whose answer is not known, as when it was cancelled."""
         self.resign()
 
     @property
@@ -42,6 +44,7 @@ class Evictor:
         """Try to get the key, or to keep it; without Redis this replica does not evict."""
         asked_s = time.monotonic()
         name, is_mine = self._election.name, self._election.holds(asked_s)
+        self._is_asking = True
         try:
             holder = await self._store.call(
                 lambda store: _renewed(store) if is_mine else _seized(store, name)
@@ -51,6 +54,7 @@ class Evictor:
         else:
             self._election.answered(holder, asked_s=asked_s)
             self._apply()
+        self._is_asking = False
 
     def resign(self) -> None:
         """Evict no more; the key ends by itself."""
@@ -58,13 +62,11 @@ class Evictor:
         self._apply()
 
     async def leave(self) -> None:
-        """Evict no more, and let another one follow at once.
-
-        The key says whose turn it is: it may have been won by a try whose answer nobody awaited.
-        """
-        self.resign()
-        with contextlib.suppress(CacheFault):
-            await self._store.call(lambda store: _give_back(store, self._election.name))
+        """Evict no more, and let another one follow at once."""
+        if self.evicts or self._is_asking:
+            self.resign()
+            with contextlib.suppress(CacheFault):
+                await self._store.call(lambda store: _give_back(store, self._election.name))
 
     def _apply(self) -> None:
         self._cache.keep_limits(until_s=self._election.until_s)
