@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -52,6 +53,26 @@ class _Prompt:
     request: generation_pb2.TokenizeRequest
     num_tokens: int
     new_digests: frozenset[bytes]
+
+
+class _Calls:
+    """The calls of all threads; once they are cancelled, one that has just begun is so too."""
+
+    def __init__(self) -> None:
+        self._calls: list[grpc.Call] = []
+        self._are_over = threading.Event()
+
+    def add(self, call: grpc.Call) -> None:
+        """Take a call, and cancel it if it comes too late."""
+        self._calls.append(call)
+        if self._are_over.is_set():
+            call.cancel()
+
+    def cancel(self) -> None:
+        """Cancel all."""
+        self._are_over.set()
+        for call in self._calls:
+            call.cancel()
 
 
 @app.command(cls=Command)
@@ -120,7 +141,7 @@ def _run(
 ) -> None:
     """Run all prompts, several at the same time, and count; Ctrl-C ends those that run, too."""
     console = Console(stderr=True)
-    calls: list[grpc.Call] = []
+    calls = _Calls()
 
     def run(prompt: _Prompt) -> generation_pb2.GenerateComplete | ChunkMeshError:
         return _run_one(scheduler, prompt, calls)
@@ -141,12 +162,12 @@ def _run(
                     tally.cached_tokens += ended.cached_tokens
                 progress.advance(task)
         finally:
-            for call in calls:
-                call.cancel()
+            threads.shutdown(wait=False, cancel_futures=True)
+            calls.cancel()
 
 
 def _run_one(
-    scheduler: Generation, prompt: _Prompt, calls: list[grpc.Call]
+    scheduler: Generation, prompt: _Prompt, calls: _Calls
 ) -> generation_pb2.GenerateComplete | ChunkMeshError:
     request = generation_pb2.GenerateRequest(
         cache_salt=prompt.request.cache_salt,
@@ -160,7 +181,7 @@ def _run_one(
         request.text = prompt.request.text
     complete = generation_pb2.GenerateComplete()
     responses = scheduler.Generate(request, timeout=DAY_S)
-    calls.append(cast("grpc.Call", responses))
+    calls.add(cast("grpc.Call", responses))
     try:
         for response in responses:
             if response.HasField("complete"):
