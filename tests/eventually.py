@@ -11,7 +11,7 @@ import math
 import time
 from collections.abc import Awaitable, Callable
 
-LOOK_S = 0.02
+LOOK_S = 0.01
 """Between two looks."""
 WAIT_S = 20.0
 

@@ -30,10 +30,12 @@ from chunkmesh.v1 import (
 from hicache.admin import app
 from hicache.server import running
 from hicache.settings import HiCacheSettings
+from tests.eventually import eventually
 from tests.page_samples import FORM, NAMESPACE, encoded
 from tests.valkey import Valkey
 
 PROMPT = "x" * 40
+WAIT_S = 60
 PAGE_BYTES = FORM.model_layers * FORM.layer_bytes
 
 
@@ -86,9 +88,11 @@ async def hicache(valkey: Valkey) -> AsyncIterator[str]:
     async with running(settings, ping_s=0.05) as address:
         async with channel(address) as link:
             stub = hicache_pb2_grpc.HiCacheStub(link)
-            async with asyncio.timeout(10):
-                while (await stub.GetStats(hicache_pb2.GetStatsRequest())).num_pages < 1:
-                    await asyncio.sleep(0.02)
+
+            async def is_known() -> bool:
+                return (await stub.GetStats(hicache_pb2.GetStatsRequest())).num_pages == 1
+
+            await eventually(is_known)
         yield str(address)
 
 
@@ -117,7 +121,7 @@ async def admin(*arguments: str) -> Ended:
         stderr=asyncio.subprocess.PIPE,
     )
     try:
-        output, errors = await asyncio.wait_for(process.communicate(), 30)
+        output, errors = await asyncio.wait_for(process.communicate(), WAIT_S)
     except TimeoutError:
         process.kill()
         raise
@@ -148,14 +152,22 @@ async def test_ping_shows_down_then_up(hicache: str, valkey: Valkey) -> None:
     up = await admin("--hicache", hicache, "ping", "--json")
     assert (up.status, up.object["redis"], up.object["redis_version"]) == (0, "up", "valkey 7.2.4")
     valkey.stop()
-    await asyncio.sleep(0.2)
+    await eventually(lambda: has_fault(hicache, expected=True))
     down = await admin("--hicache", hicache, "ping", "--json")
     assert (down.status, down.object["redis"]) == (1, "down")
     assert down.object["redis_fault"]
     valkey.start()
-    await asyncio.sleep(0.2)
+    await eventually(lambda: has_fault(hicache, expected=False))
     again = await admin("--hicache", hicache, "ping", "--json")
     assert (again.status, again.object["redis"]) == (0, "up")
+
+
+async def has_fault(hicache: str, *, expected: bool) -> bool:
+    """Whether a HiCache says that Redis is away, or not, as expected."""
+    async with grpc.aio.insecure_channel(hicache) as link:
+        stub = hicache_pb2_grpc.HiCacheStub(link)
+        stats = await stub.GetStats(hicache_pb2.GetStatsRequest())
+    return bool(stats.redis_fault) == expected
 
 
 async def test_clear_counts_first_and_deletes_when_told(hicache: str, valkey: Valkey) -> None:
@@ -312,10 +324,10 @@ async def test_warm_ends_by_ctrl_c(hicache: str, tmp_path: pathlib.Path) -> None
         stderr=asyncio.subprocess.PIPE,
     )
     try:
-        await asyncio.wait_for(scheduler.begun.wait(), 30)
+        await asyncio.wait_for(scheduler.begun.wait(), WAIT_S)
         process.send_signal(signal.SIGINT)
-        _, errors = await asyncio.wait_for(process.communicate(), 10)
-        await asyncio.wait_for(scheduler.ended.wait(), 5)
+        _, errors = await asyncio.wait_for(process.communicate(), WAIT_S)
+        await asyncio.wait_for(scheduler.ended.wait(), WAIT_S)
     finally:
         if process.returncode is None:
             process.kill()
