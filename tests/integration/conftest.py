@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from scheduler import hicache_client
 from tests.bytes_tokenizer import write_bytes_folder
 from tests.reference import Reference
 from tests.tiny_models import make_tiny_llama
@@ -34,6 +35,14 @@ def valkey(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Valkey]:
     """Run an empty Valkey server of the test's own, whose socket has a short path."""
     with running_valkey(tmp_path_factory.mktemp("v")) as server:
         yield server
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _patience() -> Iterator[None]:
+    """Let schedulers wait for a HiCache that has the processor last; hits are counted exactly."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(hicache_client, "_DEADLINE_S", 10.0)
+        yield
 
 
 @pytest.fixture

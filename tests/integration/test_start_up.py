@@ -45,7 +45,7 @@ def started(*command: str) -> Iterator[subprocess.Popen[str]]:
         finally:
             process.terminate()
             try:
-                process.wait(15)
+                process.wait(WAIT_S)
             except subprocess.TimeoutExpired:
                 process.kill()
 
@@ -189,7 +189,7 @@ def test_a_mesh_wired_by_hand(tiny: Path, transport: str) -> None:
         wait_for(http, "")
         generated(port)
         first.terminate()
-        output = first.communicate(timeout=15)[0]
+        output = first.communicate(timeout=WAIT_S)[0]
     assert 0 == first.returncode
     assert "preferred peer" not in output
 
@@ -204,7 +204,7 @@ def test_a_wrong_peer_is_told_of_and_gone_round(tiny: Path) -> None:
         wait_for(http, "")
         generated(port)
         first.terminate()
-        output = first.communicate(timeout=15)[0]
+        output = first.communicate(timeout=WAIT_S)[0]
     warning = next(line for line in output.splitlines() if "preferred peer" in line)
     assert "127.0.0.1:9" in warning
 
