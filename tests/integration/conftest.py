@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import torch
 
 from scheduler import hicache_client
 from tests.bytes_tokenizer import write_bytes_folder
@@ -43,12 +42,3 @@ def _patience() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(hicache_client, "_DEADLINE_S", 10.0)
         yield
-
-
-@pytest.fixture
-def one_thread() -> Iterator[None]:
-    """Let the stages of one process share the cores fairly."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)

@@ -25,8 +25,6 @@ NEW_TOKENS = 40
 LOGPROBS_TOLERANCE = 1e-3
 """A resumed output's keys and values are computed in other pieces, which rounds differently."""
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 
 def request(prompt_tokens: int, **params: Any) -> pb.GenerateRequest:
     """Return a request that only its length ends."""

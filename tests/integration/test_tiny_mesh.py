@@ -34,8 +34,6 @@ on_devices = pytest.mark.parametrize("on_devices", [False, True], ids=["stored",
 """From where prefixes come at the second time."""
 BORDER_LENGTHS = (1, 15, 16, 17, 63, 64, 65, 127, 128, 129)
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 
 def stages(folder: Path, num_stages: int) -> list[RecordedStage]:
     """Load the tiny Llama as this many stages."""

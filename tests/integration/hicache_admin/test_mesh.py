@@ -27,8 +27,6 @@ NEW_TOKENS = 8
 PROMPT_TOKENS = 100
 PROMPT_PAGES = 6
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 
 def stages(folder: Path, num_stages: int) -> list[RecordedStage]:
     """Load the tiny Llama as this many stages."""
