@@ -36,9 +36,7 @@ def valkey(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Valkey]:
         yield server
 
 
-@pytest.fixture(scope="session", autouse=True)
-def _patience() -> Iterator[None]:
+@pytest.fixture(autouse=True)
+def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let schedulers wait for a HiCache that has the processor last; hits are counted exactly."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(hicache_client, "_DEADLINE_S", 10.0)
-        yield
+    monkeypatch.setattr(hicache_client, "_DEADLINE_S", 10.0)

@@ -296,7 +296,7 @@ async def test_the_stop_ends_running_calls_after_its_grace() -> None:
         call = stream(b"")
         assert await call.read() == b"first"
         started = time.monotonic()
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 30
     assert call.done()
 
 
