@@ -6,9 +6,9 @@ import dataclasses
 import threading
 import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
-from typing import Annotated, cast
+from typing import Annotated, TypeVar, cast
 
 import grpc
 import typer
@@ -28,6 +28,8 @@ from hicache.admin.consent import Consent
 from hicache.admin.exits import EXIT_ERROR, EXIT_NOT_FOUND, address, fail, unicode_text
 from hicache.admin.output import print_values, visible
 from hicache.admin.warm_file import read_warm_file
+
+_T = TypeVar("_T")
 
 app = typer.Typer()
 _SETTLE_S = 10.0
@@ -152,7 +154,8 @@ def _run(
     ):
         task = progress.add_task("running prompts", total=len(prompts))
         try:
-            for prompt, ended in zip(prompts, threads.map(run, prompts), strict=True):
+            runs = [threads.submit(run, prompt) for prompt in prompts]
+            for prompt, ended in zip(prompts, map(_awaited, runs), strict=True):
                 if isinstance(ended, ChunkMeshError):
                     tally.num_failed += 1
                     said = f"a prompt of {prompt.num_tokens} tokens failed: {ended}"
@@ -164,6 +167,13 @@ def _run(
         finally:
             threads.shutdown(wait=False, cancel_futures=True)
             calls.cancel()
+
+
+def _awaited(run: Future[_T]) -> _T:
+    """Return a result; looks up now and then: Ctrl-C just before a wait does not end it."""
+    while not run.done():
+        wait([run], timeout=_LOOK_S)
+    return run.result()
 
 
 def _run_one(
