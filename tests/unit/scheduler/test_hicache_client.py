@@ -183,6 +183,32 @@ async def test_a_commit_says_what_its_namespace_stands_for(secret: bytes) -> Non
     assert b"secret" not in salted.SerializeToString()
 
 
+class _SlowCommit(hicache_pb2_grpc.HiCacheServicer):
+    """Takes longer for a commit than a request would wait."""
+
+    async def Commit(
+        self, _request: pb.CommitRequest, _context: grpc.aio.ServicerContext[Any, Any]
+    ) -> pb.CommitResponse:
+        await asyncio.sleep(0.7)
+        return pb.CommitResponse()
+
+
+async def test_a_commit_may_take_its_time() -> None:
+    """No request waits for it, and pages whose commit is given up stay invisible."""
+    servicer = _SlowCommit()  # type: ignore[abstract]
+    async with client_of(servicer) as client:
+        await client.commit(
+            CommitPages(stage=0, namespace=bytes(32), pages=()),
+            namespace=Namespace(
+                fingerprint=b"f" * 32, kv_dtype="float32", page_tokens=16, rope="r", secret=b""
+            ),
+            layers=LayerRange(first=0, last=2),
+            model_layers=2,
+            page_bytes=64,
+        )
+        assert client.fault == ""
+
+
 class _Leases(hicache_pb2_grpc.HiCacheServicer):
     """Renews leases; those called old have ended."""
 
