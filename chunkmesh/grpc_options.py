@@ -20,6 +20,7 @@ HANDSHAKE_S = 10
 """Time for a new connection to get through TLS and HTTP/2."""
 PING_INTERVAL_S = 20
 PING_TIMEOUT_S = 10
+CONNECT_TIMEOUT_S = 5
 
 _SHARED = (
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
@@ -38,7 +39,8 @@ CLIENT_OPTIONS = (
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.max_reconnect_backoff_ms", 2000),
     ("grpc.initial_reconnect_backoff_ms", 200),
-    ("grpc.min_reconnect_backoff_ms", 200),
+    # How long one attempt may take; a server that is busy or far is slow to greet.
+    ("grpc.min_reconnect_backoff_ms", CONNECT_TIMEOUT_S * 1000),
 )
 SERVER_OPTIONS = (
     *_SHARED,

@@ -1,13 +1,15 @@
 """Pins and quotas, kept in Redis so that they outlive hicache-server.
 
 Redis is right whenever it has the mark of an earlier save; without it Redis was emptied, and gets
-what this process still knows.
+what this process still knows. The end of a pin is rounded up and the clocks are read in the order
+that makes it later, never sooner: no replica ends a pin before the one that took it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import TypeAlias
@@ -32,8 +34,6 @@ _MARK_FIELDS = {b"version": b"1"}
 _MAX_VALUE = (1 << 63) - 1
 _MAX_DIGITS = len(str(_MAX_VALUE))
 _RETRY_S = 1.0
-_SAME_END_S = 0.1
-"""Two ends that differ less are one, read at two times by two clocks."""
 
 _log = structlog.get_logger(__name__)
 
@@ -55,12 +55,14 @@ class KeptState:
         """Held while the cache and Redis are made equal."""
         self._pins: Pins = {}
         """As saved: digest -> time.monotonic() at which it ends."""
+        self._ends_ms: dict[bytes, int] = {}
+        """As saved: digest -> Unix time in ms at which it ends, 0 for never."""
         self._quotas: dict[bytes, int] = {}
         """As saved."""
 
     def redis_lost(self) -> None:
         """Take note that Redis may hold nothing of what was saved."""
-        self._pins, self._quotas = {}, {}
+        self._pins, self._ends_ms, self._quotas = {}, {}, {}
 
     async def load(self) -> None:
         """Take pins and quotas from Redis, or give them to one that was emptied.
@@ -70,9 +72,10 @@ class KeptState:
         """
         async with self._lock:
             if await self._store.call(lambda store: KvAdmin(store).read_hash(MARK)):
-                known = {page: end async for page, end in in_slices(self._cache.all_pins.all())}
-                self._pins, self._quotas = await self._store.call(lambda store: _read(store, known))
-                await self._restore()
+                ends_ms, quotas = await self._store.call(_read)
+                known, self._pins = self._pins, await self._by_our_clock(ends_ms)
+                self._ends_ms, self._quotas = ends_ms, quotas
+                await self._restore(known)
             else:
                 self.redis_lost()
             await self._save(self._cache.quotas())
@@ -105,12 +108,12 @@ class KeptState:
             try:
                 yield
             except asyncio.CancelledError:  # the caller went in the middle of it
-                await self._restore()
+                await self._restore(self._pins)
                 raise
             try:
                 await self._save_to_the_end()
             except CacheFault:
-                await self._restore()
+                await self._restore(self._pins)
                 raise
             self._on_saved()
 
@@ -125,13 +128,30 @@ class KeptState:
             await self._save({name: limit for name, limit in quotas.items() if limit})
         self._on_saved()
 
-    async def _restore(self) -> None:
-        """Let the cache have what was saved, in slices; in one piece if there is no time for that.
+    async def _by_our_clock(self, ends_ms: Mapping[bytes, int]) -> Pins:
+        """Return when pins end; one that was known before ends when it was to end."""
+        now_unix_s, now_s, known = time.time(), time.monotonic(), self._pins
+        pins: Pins = {}
+        async for digest, unix_ms in in_slices(ends_ms.items()):
+            if digest in known and self._ends_ms.get(digest) == unix_ms:
+                pins[digest] = known[digest]
+            else:
+                pins[digest] = now_s + unix_ms / 1000 - now_unix_s if unix_ms else None
+        return pins
 
-        The lock is held.
+    async def _restore(self, known: Pins) -> None:
+        """Let the cache have what is saved, but for known pins that are over and told so.
+
+        In slices, or in one piece if there is no time for that; the lock is held.
         """
+        now_s = time.monotonic()
+        pins = {
+            digest: until_s
+            for digest, until_s in self._pins.items()
+            if until_s is None or until_s > now_s or until_s != known.get(digest)
+        }
         self._cache.restore_quotas(self._quotas)
-        steps = self._cache.all_pins.restoring(self._pins, now_s=time.monotonic())
+        steps = self._cache.all_pins.restoring(pins, now_s=now_s)
         try:
             async for _ in in_slices(steps):
                 pass
@@ -156,7 +176,7 @@ class KeptState:
             pins[digest] = until_s
             if digest not in saved or saved[digest] != until_s:
                 left_s = None if until_s is None else until_s - now_s
-                ends[digest] = 0 if left_s is None else round((now_unix_s + left_s) * 1000)
+                ends[digest] = 0 if left_s is None else math.ceil((now_unix_s + left_s) * 1000)
         ended = [digest async for digest in in_slices(saved) if digest not in pins]
         if self._pins is not saved:  # Redis was emptied meanwhile
             await self._save(quotas)
@@ -176,20 +196,13 @@ class KeptState:
 
         await self._store.call(write)
         self._pins, self._quotas = pins, dict(quotas)
+        kept_ms = {digest: self._ends_ms[digest] for digest in pins.keys() & self._ends_ms.keys()}
+        self._ends_ms = kept_ms | ends
 
 
-def _read(store: KvStore, known: Pins) -> tuple[Pins, dict[bytes, int]]:
-    """Read pins and quotas; a pin that is known keeps its end, unless that is another one."""
+def _read(store: KvStore) -> tuple[dict[bytes, int], dict[bytes, int]]:
     admin = KvAdmin(store)
-    ends, quotas = _decoded(admin.read_hash(PINS)), _decoded(admin.read_hash(QUOTAS))
-    now_s, now_unix_s = time.monotonic(), time.time()
-    pins: Pins = {}
-    for digest, ends_ms in ends.items():
-        until_s = now_s + ends_ms / 1000 - now_unix_s if ends_ms else None
-        before_s = known.get(digest)
-        is_same = until_s and before_s and abs(until_s - before_s) < _SAME_END_S
-        pins[digest] = before_s if is_same else until_s
-    return pins, quotas
+    return _decoded(admin.read_hash(PINS)), _decoded(admin.read_hash(QUOTAS))
 
 
 def _encoded(values: Mapping[bytes, int]) -> dict[bytes, bytes]:

@@ -100,7 +100,8 @@ class HiCacheClient:
     async def invalidate(self, digests: tuple[bytes, ...]) -> None:
         """Report pages that were found missing or damaged."""
         if not self._is_paused():
-            await self._call(self._stub.Invalidate, pb.InvalidateRequest(digests=digests))
+            request = pb.InvalidateRequest(digests=digests)
+            await self._call(self._stub.Invalidate, request, deadline_s=_BACKGROUND_DEADLINE_S)
 
     async def commit(
         self,
@@ -133,13 +134,14 @@ class HiCacheClient:
                 salted=action.namespace != namespace.digest(),
             ),
         )
-        await self._call(self._stub.Commit, request)
+        await self._call(self._stub.Commit, request, deadline_s=_BACKGROUND_DEADLINE_S)
 
     async def current_fault(self) -> str:
         """Ask why nothing can be cached now, Redis included; empty if all is well."""
         if self._is_paused():
             return self.fault
-        stats = await self._call(self._stub.GetStats, pb.GetStatsRequest())
+        request = pb.GetStatsRequest()
+        stats = await self._call(self._stub.GetStats, request, deadline_s=_DEADLINE_S)
         return self.fault if stats is None else stats.redis_fault
 
     async def clear(self) -> int | None:
@@ -164,7 +166,8 @@ class HiCacheClient:
         self,
         method: Callable[..., Awaitable[_Answer]],
         request: Message,
-        deadline_s: float = _DEADLINE_S,
+        *,
+        deadline_s: float,
     ) -> _Answer | None:
         """Call, or return None when that fails."""
         try:

@@ -27,6 +27,7 @@ from stage_worker.host_pages import HostPages
 from stage_worker.stage import Stage
 from stage_worker.start_profile import StartProfile
 from stage_worker.worker import Capacity, Worker
+from tests.eventually import eventually
 
 PAGE_TOKENS = 16
 CHUNK_TOKENS = 64
@@ -59,15 +60,16 @@ class Mesh:
 
     async def stands(self) -> None:
         """Wait until a route stands."""
-        async with asyncio.timeout(20):
-            while self.control_loop.unready_reason():
-                await asyncio.sleep(0.01)
+        await eventually(lambda: not self.control_loop.unready_reason())
+
+    async def has_requests(self, num_requests: int) -> None:
+        """Wait until so many have come to the engine and have not ended."""
+        await eventually(lambda: len(self.control_loop.requests) == num_requests)
 
     async def at_rest(self) -> None:
         """Wait until nothing is running, waiting or in flight and every page is free."""
-        async with asyncio.timeout(10):
-            while not self.control_loop.engine.is_idle() or len(self.control_loop.requests):
-                await asyncio.sleep(0.01)
+        loop = self.control_loop
+        await eventually(lambda: loop.engine.is_idle() and not len(loop.requests))
 
 
 @contextlib.asynccontextmanager
@@ -86,14 +88,15 @@ async def mesh(
 ) -> AsyncIterator[Mesh]:
     """Run a mesh of these stages while inside; settings are those of the scheduler.
 
-    user is how the mesh's channel gets in; worker_tls is what workers show.
-    The transport is the workers', as are host_tokens, for which each has host memory, and profiles,
-    one a stage; without, nothing is measured.
+    user is how the mesh's channel gets in; worker_tls is what workers show. Loads have time enough
+    on a machine that others use. The transport is the workers', as are host_tokens, for which each
+    has host memory, and profiles, one a stage; without, nothing is measured.
     """
     given = {
         "page_size": PAGE_TOKENS,
         "chunked_prefill_size": CHUNK_TOKENS,
         "load_min_tokens": 0,
+        "load_timeout_ms": 20_000.0,
         **settings,
     }
     scheduler_settings = SchedulerSettings(

@@ -28,6 +28,8 @@ class Evictor:
         self._election = Election(name.encode())
         self._lease = KvLease(key=KEY, value=name.encode(), ttl_s=TTL_S)
         self._evicts = False
+        self._is_asking = False
+        """Whether a try was made whose answer is not known, as when it was cancelled."""
         self.resign()
 
     @property
@@ -39,6 +41,7 @@ class Evictor:
         """Try to get the key, or to keep it; without Redis this replica does not evict."""
         asked_s = time.monotonic()
         is_mine = self._election.holds(asked_s)
+        self._is_asking = True
         try:
             holder = await self._store.call(self._lease.renew if is_mine else self._lease.seize)
         except CacheFault:
@@ -46,6 +49,7 @@ class Evictor:
         else:
             self._election.answered(holder, asked_s=asked_s)
             self._apply()
+        self._is_asking = False
 
     def resign(self) -> None:
         """Evict no more; the key ends by itself."""
@@ -54,7 +58,7 @@ class Evictor:
 
     async def leave(self) -> None:
         """Evict no more, and let another one follow at once."""
-        if self.evicts:
+        if self.evicts or self._is_asking:
             self.resign()
             with contextlib.suppress(CacheFault):
                 await self._store.call(self._lease.release)

@@ -169,6 +169,11 @@ class CacheMachine(RuleBasedStateMachine):
         self.cache.tick(self.now_s)
         self.naive.tick(self.now_s)
 
+    @rule(step_s=st.sampled_from([0.5, 1.0]))
+    def wait(self, step_s: float) -> None:
+        """Let time pass without a tick: what ends meanwhile protects nothing from what follows."""
+        self.now_s += step_s
+
     @rule(path=_PATHS)
     def invalidate(self, path: Path) -> None:
         """Lose a page."""
@@ -178,6 +183,7 @@ class CacheMachine(RuleBasedStateMachine):
     @rule(kind=st.sampled_from(["below", "prompt", "namespace", "idle"]), path=_PATHS)
     def evict(self, kind: str, path: Path) -> None:
         """Delete by hand, after asking what that would do."""
+        self.naive.end_by_time(self.now_s)
         selection, chosen = self.chosen(kind, path)
         going = self.naive.removable(chosen)
         num_bytes = sum(self.naive.pages[other].num_bytes for other in going)
@@ -190,6 +196,7 @@ class CacheMachine(RuleBasedStateMachine):
     @rule(kind=st.sampled_from(["below", "prompt", "idle"]), path=_PATHS, ttl_s=_ENDS_S)
     def pin(self, kind: str, path: Path, ttl_s: float | None) -> None:
         """Keep pages, for a time or for good."""
+        self.naive.end_by_time(self.now_s)
         selection, chosen = self.chosen(kind, path)
         until_s = None if ttl_s is None else self.now_s + ttl_s
         amount = self.cache.pin(selection, until_s=until_s, now_s=self.now_s, dry_run=False)
@@ -199,6 +206,7 @@ class CacheMachine(RuleBasedStateMachine):
     @rule(kind=st.sampled_from(["below", "prompt", "namespace", "all"]), path=_PATHS)
     def unpin(self, kind: str, path: Path) -> None:
         """Keep pages no more."""
+        self.naive.end_by_time(self.now_s)
         selection, chosen = self.chosen(kind, path)
         pinned = chosen & self.naive.pins.keys()
         amount = self.cache.unpin(selection, now_s=self.now_s, dry_run=False)
@@ -213,6 +221,7 @@ class CacheMachine(RuleBasedStateMachine):
     @rule(namespace=_NAMESPACES, max_bytes=st.sampled_from([0, 10, 20, 30]))
     def set_quota(self, namespace: int, max_bytes: int) -> None:
         """Bound a namespace, after asking what that would do."""
+        self.naive.end_by_time(self.now_s)
         name, excess = digest((namespace,)), self.naive.excess(namespace, max_bytes)
         asked = over_quota(self.cache, max_bytes, namespace=name)
         self.cache.set_quota(name, max_bytes, now_s=self.now_s)

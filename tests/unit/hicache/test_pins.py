@@ -55,6 +55,25 @@ def test_a_pin_ends_by_time() -> None:
     cache.check_integrity()
 
 
+def test_what_has_ended_protects_nothing_before_the_next_tick() -> None:
+    """Whoever saw a pin or a lease end elsewhere may evict here at once."""
+    cache = filled()
+    pin(cache, 3, until_s=10)
+    cache.match(DIGESTS, lease_ttl_s=9, now_s=0)
+    for now_s, num_held_pages in ((8, 3), (9, 3), (10, 0)):
+        removal = cache.evict(Everything(), now_s=now_s, dry_run=True)
+        assert removal.num_held_pages == num_held_pages
+    assert cache.unpin(Everything(), now_s=10, dry_run=False).num_pages == 0
+
+
+def test_a_pin_that_has_ended_keeps_nothing_new_out() -> None:
+    """A full cache takes a page as soon as the pins of the others are over."""
+    cache = filled()
+    pin(cache, 3, until_s=10)
+    assert store(cache, chain(1, name="a")) == 0
+    assert store(cache, chain(1, name="b"), now_s=10) == 1
+
+
 def test_a_later_pin_replaces_an_earlier_one() -> None:
     """The end that was said last counts, sooner or later."""
     pins = Pins()

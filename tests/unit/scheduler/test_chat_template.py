@@ -106,10 +106,10 @@ def test_a_template_fault_is_the_requests_error(source: str, reason: str) -> Non
 def test_an_endless_template_is_stopped(source: str) -> None:
     """Jinja has no time limit; these would run for hours."""
     template = ChatTemplate(source, {}, deadline_s=0.2)
-    started = time.monotonic()
+    started = time.process_time()
     with pytest.raises(InvalidRequest, match="takes too long"):
         template.render(CHAT)
-    assert time.monotonic() - started < 10
+    assert time.process_time() - started < 10
 
 
 @pytest.mark.parametrize(
@@ -173,10 +173,10 @@ DOUBLED = "{{% set ns = namespace(x={start}) %}}{{% for i in range(99) %}}{step}
 )
 def test_no_single_expression_explodes(source: str, reason: str) -> None:
     """Each is a few characters, and would take gigabytes or minutes before any loop step."""
-    started = time.monotonic()
+    started = time.process_time()
     with pytest.raises(InvalidRequest, match=reason) as refusal:
         ChatTemplate(source, {}).render(CHAT)
-    assert time.monotonic() - started < 5
+    assert time.process_time() - started < 5
     assert len(str(refusal.value)) < 2000
 
 
@@ -208,10 +208,10 @@ def test_an_unknown_filter_stops_the_start(source: str) -> None:
 )
 def test_the_time_is_looked_at_between_steps(source: str) -> None:
     """One that began before the deadline may end after it, but no second one begins."""
-    started = time.monotonic()
+    started = time.process_time()
     with pytest.raises(InvalidRequest, match="takes too long"):
         ChatTemplate(source, {}, deadline_s=0.1).render(CHAT)
-    assert time.monotonic() - started < 5
+    assert time.process_time() - started < 5
 
 
 def test_long_chats_render() -> None:
