@@ -21,14 +21,21 @@ _ALLOWED = {
     ("loading", "prefill"),
     ("prefill", "decode"),
     *((state, "leaving") for state in ("loading", "prefill", "decode")),
-    ("leaving", "waiting"),
-    *((state.value, "finished") for state in RequestState if state is not RequestState.FINISHED),
+    *(
+        (state.value, later)
+        for state in RequestState
+        if state is not RequestState.FINISHED
+        for later in ("waiting", "finished")
+    ),
 }
 
 
 @pytest.mark.parametrize(("old", "new"), [*itertools.product(RequestState, RequestState)])
 def test_transitions(old: RequestState, new: RequestState) -> None:
-    """A request that goes back or ends twice would be answered twice."""
+    """Whoever has not ended can end or wait again: its route can be lost in every state.
+
+    One that has ended must do neither, for it would be answered twice.
+    """
     request = Request(spec=make_spec("a", 8), state=old)
     if (old.value, new.value) in _ALLOWED:
         request.move(new)
