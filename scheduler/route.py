@@ -26,6 +26,7 @@ from scheduler.chunking import ChunkStrategy
 from scheduler.decode_groups import DecodeGroups
 from scheduler.engine_config import ChunkStrategyName, EngineConfig
 from scheduler.events import Acked, RouteFormed
+from scheduler.filled_pages import FilledPages
 from scheduler.fork import fork
 from scheduler.given_chunks import given_ends
 from scheduler.loads import Load, Loads
@@ -88,6 +89,7 @@ class Route:
         )
         self.checks = StoredChecks(self.stores)
         self.prefixes = Prefixes(config, self.tiers, formed, counts, self.checks)
+        self._filled = FilledPages(config, self.tiers, epoch=formed.epoch)
         self.queue = Admission()
         """Those who wait for a row here."""
         self.deadlines = StageDeadlines(formed, config.stage_deadline_floor_s)
@@ -242,7 +244,7 @@ class Route:
     def complete(self, parts: tuple[Part, ...]) -> list[Action]:
         """Store what a microbatch has filled; free the pages of ended outputs it was last for."""
         store = self.stores.start(parts)
-        saves = self.prefixes.filled(parts)
+        saves = self._filled.filled(parts)
         for part in parts:
             part.request.num_in_flight -= 1
             self._free_if_gone(part.request)
