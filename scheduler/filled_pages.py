@@ -24,7 +24,7 @@ class FilledPages:
         self._pages, self._host = tiers.device, tiers.host
         self._epoch = epoch
 
-    def filled(self, parts: Sequence[Part]) -> list[SendSavePages]:
+    def take(self, parts: Sequence[Part]) -> list[SendSavePages]:
         """Take in what a microbatch has filled; return what is to be copied to host memory."""
         for part in parts:
             self._keep(part)

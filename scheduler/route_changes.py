@@ -81,7 +81,7 @@ class RouteChanges:
             return Resumption()
         self._dispatch.lost(event.reason, now_s)
         outputs = self._live.bound_to(event.epoch)
-        cause = "fenced" if route.deadlines.is_over else event.cause
+        cause = "fenced" if route.microbatches.deadlines.is_over else event.cause
         ran = [request for request in outputs if request.row is not None]
         self._recoveries.lost(ran, cause, now_s)
         released: list[Action] = []
