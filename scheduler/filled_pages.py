@@ -34,28 +34,30 @@ class FilledPages:
     def _keep(self, part: Part) -> None:
         """Let later requests find the full pages up to a part's end, which all stages have."""
         request, num_full = part.request, part.end // self._page_tokens
+        table = request.table
         if (
             not self._is_kept
-            or num_full <= request.num_pages_kept
-            or request.generation != self._pages.generation
+            or num_full <= table.num_kept
+            or table.generation != self._pages.generation
         ):
             return
         digests = request.leading_digests(num_full, self._page_tokens)
-        self._pages.keep(request.spec.namespace, digests, request.page_ids[:num_full])
-        request.num_pages_kept = num_full
+        self._pages.keep(request.spec.namespace, digests, table.page_ids[:num_full])
+        table.num_kept = num_full
 
     def _save(self, part: Part) -> SendSavePages | None:
         """Copy the full pages up to a part's end to host memory, if it lacks them and has room."""
         request, num_full = part.request, part.end // self._page_tokens
-        is_old = request.generation != self._pages.generation
-        if num_full <= len(request.host_ids) or is_old:
+        table = request.table
+        is_old = table.generation != self._pages.generation
+        if num_full <= len(table.host_ids) or is_old:
             return None
         held, order = self._host.save(
             request.spec.namespace,
             request.leading_digests(num_full, self._page_tokens),
-            request.page_ids[:num_full],
-            len(request.host_ids),
+            table.page_ids[:num_full],
+            len(table.host_ids),
             epoch=self._epoch,
         )
-        request.host_ids += held
+        table.host_ids += held
         return order

@@ -45,7 +45,7 @@ class FoundPages:
         An output with pages has a number of device pages for good.
         """
         has_place = request.row is not None
-        first = request.num_device_pages if has_place else self.on_devices(request)
+        first = request.table.num_device_pages if has_place else self.on_devices(request)
         in_host = self.in_host(request)
         pages = range(first, max(first, in_host, request.num_match_pages))
         return Wanted(pages=pages, num_host=max(0, in_host - first))
@@ -64,7 +64,8 @@ class FoundPages:
         An output with pages has a number of them for good.
         """
         if request.row is not None:
-            num_held, lacking = request.num_partial_pages, request.lacking_stages
+            table = request.table
+            num_held, lacking = table.num_partial_pages, table.lacking_stages
         else:
             partial, lacking = self.partial_run(request, pages.start)
             num_held = len(partial)

@@ -102,7 +102,7 @@ class Microbatches:
             return None
         for part in parts:
             part.request.num_in_flight += 1
-            if not part.request.num_pages_named or part.num_samples > 1:
+            if not part.request.table.num_named or part.num_samples > 1:
                 self._rows.name(part.request.rows[: max(part.num_samples, 1)])
         work, seq_no = work_of(parts), self.pipeline.send(parts)
         predicted_ms = self.pace.sent(work, now_s)

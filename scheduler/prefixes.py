@@ -130,11 +130,12 @@ class Prefixes:
         num_found = self._count_usable(request)
         found = self._pages.cached.page_ids(request.digests[:num_found])
         self._pages.take_cached(found)
-        request.num_device_pages, request.generation = num_found, self._pages.generation
+        table = request.table
+        table.num_device_pages, table.generation = num_found, self._pages.generation
         self._counts.device_hit_tokens += num_found * self._config.page_tokens
-        partial, request.lacking_stages = self._found.partial_run(request, num_found)
+        partial, table.lacking_stages = self._found.partial_run(request, num_found)
         self._pages.take_cached(partial)
-        request.num_partial_pages = len(partial)
+        table.num_partial_pages = len(partial)
         rest = self._pages.allocate(num_pages - num_found - len(partial))
         return (*found, *partial, *rest)
 
@@ -145,7 +146,7 @@ class Prefixes:
 
         None instead of the hit says that its load still runs.
         """
-        load, num_found = self.loads.find(request), request.num_device_pages
+        load, num_found = self.loads.find(request), request.table.num_device_pages
         if load is None or not load.fits(request):
             dropped = self.cancel(request) if load is not None else []
             pages = self._pages_at_admission(request, latency, now_s)
@@ -197,14 +198,13 @@ class Prefixes:
         self._counts.loads[load.outcome] += 1
         self._counts.timed_out_loads += load.is_late
         if not pages:
-            return [
-                SendCancelLoad(epoch=self._epoch, load_id=load.load_id)
-            ], request.num_device_pages
+            dropped = SendCancelLoad(epoch=self._epoch, load_id=load.load_id)
+            return [dropped], request.table.num_device_pages
         num_host_pages = load.num_host_pages
         num_redis_pages = len(pages) - num_host_pages
         self._counts.host_hit_tokens += num_host_pages * self._config.page_tokens
         self._counts.redis_hit_tokens += num_redis_pages * self._config.page_tokens
-        page_ids = tuple(request.page_ids[pages.start : pages.stop])
+        page_ids = tuple(request.table.page_ids[pages.start : pages.stop])
         commit = SendCommitLoad(
             epoch=self._epoch, load_id=load.load_id, page_ids=page_ids, held=load.held
         )

@@ -123,14 +123,14 @@ class Route:
     def distrust(self, request: Request) -> list[Action]:
         """Let nobody use what the model has computed for an output that it failed on."""
         digests = self.stores.distrust(request)
-        self.tiers.distrust(request.page_ids, request.digests)
+        self.tiers.distrust(request.table.page_ids, request.digests)
         return [InvalidatePages(digests=digests)] if digests else []
 
     def fork(self, first: Request) -> list[Request]:
         """Make the other outputs of a prompt whose first tokens are there."""
         outputs = fork(first, self._config.page_tokens)
         for output in outputs:
-            self.pages.pin(output.page_ids[: output.num_shared_pages])
+            self.pages.pin(output.table.page_ids[: output.table.num_shared])
             self._running[output] = None
             self._shortage.add_leaving(output)
         return outputs
@@ -247,4 +247,4 @@ class Route:
         """Give back the pages of an output without a row that has nothing in flight."""
         if request.row is None and not request.num_in_flight:
             self.pages.release(request.drop_pages())
-            self.tiers.host.release(request.drop_host_pages())
+            self.tiers.host.release(request.table.drop_host())

@@ -97,7 +97,7 @@ class RouteChanges:
         resumption = Resumption()
         for request in outputs:
             error = self._dispatch.unfit(request.spec)
-            if request.num_in_vain > MAX_IN_VAIN:
+            if request.setbacks.num_in_vain > MAX_IN_VAIN:
                 error = StageUnavailable(
                     f"given up after {MAX_IN_VAIN} recoveries in a row that brought it no further:"
                     f" {reason}",

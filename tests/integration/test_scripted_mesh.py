@@ -188,7 +188,7 @@ async def test_o12_the_stages_are_told_once_and_pages_return_after_the_last_chun
         async with asyncio.timeout(5):
             while running.control_loop.is_running("victim"):
                 await asyncio.sleep(0.001)
-        (num_sent,) = [route.pipeline._num_sent for route in engine._routes]
+        (num_sent,) = [route.microbatches.pipeline._num_sent for route in engine._routes]
         seen = set()
         async with asyncio.timeout(10):
             while (now := engine.snapshot()).num_in_flight:

@@ -61,15 +61,6 @@ def test_digests_go_on_behind_the_prompt() -> None:
     assert request.page_digest(-1, 16) == NAMESPACE
 
 
-def test_pages_are_named_once() -> None:
-    """The stages' tables grow by exactly what they lack."""
-    request = Request(spec=make_spec("a", 100), page_ids=[4, 5, 6, 9])
-    assert request.name_pages(2) == (4, 5)
-    assert request.name_pages(2) == ()
-    assert request.name_pages(3) == (6,)
-    assert request.num_pages_named == 3
-
-
 @pytest.mark.parametrize("end", [0, 4, 9])
 def test_chunk_is_of_what_is_left(end: int) -> None:
     """A chunk of nothing would be a forward over no tokens."""
