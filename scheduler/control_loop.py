@@ -23,11 +23,11 @@ from scheduler.engine import Engine
 from scheduler.engine_config import EngineConfig
 from scheduler.hicache_client import HiCacheClient
 from scheduler.metrics import RecoveryReport, count_preemptions, show_pipeline
+from scheduler.open_requests import OpenRequests
 from scheduler.page_keying import PageKeying
 from scheduler.parked import ROUTE_RETRY_S
 from scheduler.request_stream import RequestStream
-from scheduler.timeline import Track, to_us
-from scheduler.timeline_history import RequestTimeline, TimelineHistory
+from scheduler.timeline import Track
 from scheduler.worker_stream import WorkerStream
 from scheduler.worker_streams import LOOK_S
 from scheduler.workers import WorkerLimits, Workers, new_registry
@@ -65,10 +65,7 @@ class ControlLoop:
         )
         self._worker_timeout_s = limits.silence_s
         self._on_ready = on_ready
-        self._requests: dict[str, RequestStream] = {}
-        self._tracks: dict[str, Track] = {}
-        """Of the same requests."""
-        self._ended_timelines = TimelineHistory()
+        self.requests = OpenRequests(self._request_ended)
         self._num_preemptions = 0
         """Those that the metric has counted."""
         self._ended = asyncio.Event()
@@ -91,14 +88,9 @@ class ControlLoop:
         finally:
             await self._cache.close()
 
-    @property
-    def num_requests(self) -> int:
-        """Requests that wait or run."""
-        return len(self._requests)
-
     async def until_idle(self) -> None:
         """Wait until no request waits or runs."""
-        while self._requests:
+        while len(self.requests):
             self._ended.clear()
             await self._ended.wait()
 
@@ -131,23 +123,13 @@ class ControlLoop:
         if reason:
             raise StageUnavailable(reason, retry_after_s=ROUTE_RETRY_S)
         track = self.workers.timeline.follow(spec.request_id, arrived_s=stream.arrived_s)
-        self._requests[spec.request_id] = stream
-        self._tracks[spec.request_id] = track
+        self.requests.add(spec.request_id, stream, track)
         self._handle(events.Arrived(spec=spec))
         return track
 
-    def is_running(self, request_id: str) -> bool:
-        """Whether a request of this id waits or runs."""
-        return request_id in self._requests
-
-    def tenant_of(self, request_id: str) -> str | None:
-        """Return whose request runs or waits under an id; None if none does."""
-        stream = self._requests.get(request_id)
-        return None if stream is None else stream.tenant
-
     def abort(self, request_id: str) -> bool:
         """End a request; its stream hears the end. False if there is none of this id."""
-        if request_id not in self._requests:
+        if request_id not in self.requests:
             return False
         self._handle(events.Cancelled(request_id=request_id, cause="abort"))
         return True
@@ -157,23 +139,15 @@ class ControlLoop:
 
         Nothing if it has ended: a later request of the same id is another's.
         """
-        if self._requests.get(request_id) is stream:
-            self._drop(request_id)
+        if self.requests.stream(request_id) is stream:
+            self.requests.end(request_id)
             self._handle(events.Cancelled(request_id=request_id, cause="gone"))
 
     def fail_all(self, error: ChunkMeshError) -> None:
         """End every request by an error; its stream hears it."""
-        for request_id, stream in list(self._requests.items()):
+        for request_id, stream in self.requests.streams():
             stream.fail(error)
             self.forget(request_id, stream)
-
-    def timelines(self) -> list[RequestTimeline]:
-        """Return those of the requests that run, and of the last that have ended."""
-        running = [
-            _timeline(request_id, stream, self._tracks[request_id])
-            for request_id, stream in self._requests.items()
-        ]
-        return [*self._ended_timelines, *running]
 
     def hear(self, stream: WorkerStream, message: pb.AttachRequest) -> None:
         """Take one message of an attached worker."""
@@ -232,7 +206,7 @@ class ControlLoop:
                 | actions.Finished()
                 | actions.Failed()
             ):
-                self._tell(action, now_s)
+                self.requests.tell(action, now_s)
             case _:
                 assert_never(action)
 
@@ -248,34 +222,6 @@ class ControlLoop:
             model_layers=worker.model_layers,
             page_bytes=worker.kv_bytes_per_token * self.workers.registry.page_tokens,
         )
-
-    def _tell(
-        self,
-        action: actions.Progress
-        | actions.PromptLogprobs
-        | actions.Output
-        | actions.Finished
-        | actions.Failed,
-        now_s: float,
-    ) -> None:
-        """Hand news to the request's Generate call, if it is still there."""
-        stream = self._requests.get(action.request_id)
-        if stream is None:
-            return
-        match action:
-            case actions.Progress():
-                stream.progress(action)
-            case actions.PromptLogprobs():
-                stream.prompt_logprobs(action)
-            case actions.Output():
-                stream.output(action, now_s)
-            case actions.Finished():
-                stream.finish(action)
-                if stream.has_finished:
-                    self._drop(action.request_id)
-            case actions.Failed():
-                stream.fail(action.error)
-                self._drop(action.request_id)
 
     def _show_engine(self) -> None:
         """Bring metrics up to what the engine has counted, of requests that failed too."""
@@ -293,27 +239,7 @@ class ControlLoop:
         strategy, fits = now.chunk_strategy, next(iter(self.workers.routes.values())).fits
         self._chunk_report.tell(strategy, now.chunk_strategy_reason, fits)
 
-    def _drop(self, request_id: str) -> None:
-        """Forget a request that has ended, but for its timeline."""
-        stream = self._requests.pop(request_id)
-        track = self._tracks.pop(request_id)
+    def _request_ended(self, request_id: str) -> None:
+        """Take note that a request has ended."""
         self.workers.timeline.leave(request_id)
-        ended_us = to_us(time.monotonic()) - track.arrived_us
-        self._ended_timelines.add(_timeline(request_id, stream, track, ended_us=ended_us))
         self._ended.set()
-
-
-def _timeline(
-    request_id: str, stream: RequestStream, track: Track, *, ended_us: int | None = None
-) -> RequestTimeline:
-    """Put together what is known of a request."""
-    return RequestTimeline(
-        request_id=request_id,
-        prompt_tokens=stream.prompt_tokens,
-        cached_tokens=stream.cached_tokens,
-        output_tokens=stream.output_tokens,
-        first_token_us=round(1000 * stream.ttft_ms) if stream.output_tokens else None,
-        ended_us=ended_us,
-        finish_reason="" if ended_us is None else stream.finish_reason,
-        track=track,
-    )

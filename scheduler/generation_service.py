@@ -97,8 +97,8 @@ class GenerationService(generation_pb2_grpc.GenerationServicer):
     async def Abort(self, request: pb.AbortRequest, _context: _Context) -> pb.AbortResponse:
         """End a request; its Generate call sends the end. Users find their tenant's only."""
         caller = current_identity()
-        tenant = self._loop.tenant_of(request.request_id)
-        found = tenant is not None and (caller.is_admin or tenant == caller.tenant)
+        stream = self._loop.requests.stream(request.request_id)
+        found = stream is not None and (caller.is_admin or stream.tenant == caller.tenant)
         return pb.AbortResponse(found=found and self._loop.abort(request.request_id))
 
     async def GetModelInfo(
@@ -151,7 +151,7 @@ class GenerationService(generation_pb2_grpc.GenerationServicer):
     ) -> AsyncIterator[pb.GetTimelinesResponse]:
         """Tell when the stages worked on requests."""
         for timeline in timeline_history.chosen(
-            self._loop.timelines(), request_ids=request.request_ids, last=request.last
+            self._loop.requests.timelines(), request_ids=request.request_ids, last=request.last
         ):
             yield await timeline_replies.response(timeline, now_s=time.monotonic())
 
@@ -200,7 +200,7 @@ class GenerationService(generation_pb2_grpc.GenerationServicer):
         if self.draining:
             raise Unavailable("the scheduler is shutting down", retry_after_s=RETRY_S)
         check_leads(self._leadership)
-        if self._loop.is_running(request_id):
+        if request_id in self._loop.requests:
             raise InvalidRequest(
                 f"request_id {request_id!r} is that of a running request", field="request_id"
             )

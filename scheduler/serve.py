@@ -307,8 +307,8 @@ async def _drain(loop: ControlLoop, timeout_s: float) -> None:
         async with asyncio.timeout(timeout_s):
             await loop.until_idle()
             await loop.write_back()
-    if loop.num_requests:
-        _log.warning("requests cut off by shutdown", num_requests=loop.num_requests)
+    if len(loop.requests):
+        _log.warning("requests cut off by shutdown", num_requests=len(loop.requests))
         loop.fail_all(Unavailable("the scheduler has shut down", retry_after_s=RETRY_S))
     if num_pages := loop.engine.snapshot().num_unwritten_pages:
         _log.warning("pages not written back by shutdown", num_pages=num_pages)

@@ -279,21 +279,12 @@ class Stores:
         if self._policy == "write_through_selective":
             last = min(last, self._num_hit(request))
         request.num_pages_stored = max(first, last)
-        pages = [self._page(request, index) for index in range(first, last)]
+        pages = [_page(request, index, self._page_tokens) for index in range(first, last)]
         if self._policy == "write_through":
             return pages
         pages = [page for page in pages if not self._tiers.is_stored(page.digest)]
         self._tiers.mark_stored(page.digest for page in pages)
         return pages
-
-    def _page(self, request: Request, index: int) -> PageToStore:
-        return PageToStore(
-            namespace=request.spec.namespace,
-            digest=request.page_digest(index, self._page_tokens),
-            parent=request.page_digest(index - 1, self._page_tokens),
-            page_index=index,
-            page_id=request.table.page_ids[index],
-        )
 
     def _commits(
         self, stage: int, pages: Sequence[PageToStore], indices: Collection[int]
@@ -307,3 +298,13 @@ class Stores:
             CommitPages(epoch=self._epoch, stage=stage, namespace=namespace, pages=tuple(found))
             for namespace, found in by_namespace.items()
         ]
+
+
+def _page(request: Request, index: int, page_tokens: int) -> PageToStore:
+    return PageToStore(
+        namespace=request.spec.namespace,
+        digest=request.page_digest(index, page_tokens),
+        parent=request.page_digest(index - 1, page_tokens),
+        page_index=index,
+        page_id=request.table.page_ids[index],
+    )

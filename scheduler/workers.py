@@ -41,6 +41,7 @@ from scheduler.worker_stream import WorkerStream
 from scheduler.worker_streams import WorkerStreams
 
 _log = structlog.get_logger(__name__)
+_TAKES_NOTHING = "it does not take its orders"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -301,8 +302,7 @@ class Workers:
         """Queue an order for a worker; give up one that does not take its orders."""
         stream = self._streams.get(worker_id)
         if stream is not None and not stream.send(order):
-            reason = "it does not take its orders"
-            asyncio.get_running_loop().call_soon(self.lose_stream, stream, reason)
+            asyncio.get_running_loop().call_soon(self.lose_stream, stream, _TAKES_NOTHING)
 
 
 def new_registry(model_layers: int, page_tokens: int, patience: Patience) -> Registry:

@@ -66,7 +66,7 @@ class Mesh:
     async def at_rest(self) -> None:
         """Wait until nothing is running, waiting or in flight and every page is free."""
         async with asyncio.timeout(10):
-            while not self.control_loop.engine.is_idle() or self.control_loop.num_requests:
+            while not self.control_loop.engine.is_idle() or len(self.control_loop.requests):
                 await asyncio.sleep(0.01)
 
 

@@ -58,7 +58,7 @@ async def test_the_late_end_of_a_call_does_not_end_the_next_request_of_its_id(
         loop.abort("same")
         track = loop.submit(_spec("same"), second)
         loop.forget("same", first)
-        assert loop.is_running("same")
+        assert "same" in loop.requests
         async with asyncio.timeout(10):
             while not second.has_finished:
                 assert (await second.next_update()).error is None

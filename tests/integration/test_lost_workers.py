@@ -82,7 +82,7 @@ class _Mesh:
     async def at_rest(self) -> None:
         """Wait until nothing is left of any request."""
         async with asyncio.timeout(10):
-            while not self.loop.engine.is_idle() or self.loop.num_requests:
+            while not self.loop.engine.is_idle() or len(self.loop.requests):
                 await asyncio.sleep(0.01)
 
     def kill(self, stage: int, route: int = 0) -> None:

@@ -79,7 +79,7 @@ async def test_preempted_outputs_are_what_they_would_have_been(tiny: Path) -> No
             for index, asked in enumerate(REQUESTS):
                 tasks.append(asyncio.ensure_future(ends(running, asked)))
                 async with asyncio.timeout(5):
-                    while running.control_loop.num_requests <= index:
+                    while len(running.control_loop.requests) <= index:
                         await asyncio.sleep(0.001)
             together = await asyncio.gather(*tasks)
             await running.at_rest()

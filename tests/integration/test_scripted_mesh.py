@@ -151,7 +151,7 @@ async def cancel_in_prefill(running: Mesh, stages: list[ScriptedStage]) -> None:
     call.cancel()
     await asyncio.gather(reading, return_exceptions=True)
     async with asyncio.timeout(5):
-        while running.control_loop.is_running("victim"):
+        while "victim" in running.control_loop.requests:
             await asyncio.sleep(0.001)
     in_flight = running.control_loop.engine.snapshot().num_in_flight
     await running.at_rest()
@@ -186,7 +186,7 @@ async def test_o12_the_stages_are_told_once_and_pages_return_after_the_last_chun
         held = engine.snapshot()
         call.cancel()
         async with asyncio.timeout(5):
-            while running.control_loop.is_running("victim"):
+            while "victim" in running.control_loop.requests:
                 await asyncio.sleep(0.001)
         (num_sent,) = [route.microbatches.pipeline._num_sent for route in engine._routes]
         seen = set()

@@ -62,7 +62,7 @@ def long_request(request_id: str, *, stream: bool = True, **more: Any) -> pb.Gen
 async def ended(running: Mesh, request_id: str) -> None:
     """Wait until a request is gone."""
     async with asyncio.timeout(60):
-        while running.control_loop.is_running(request_id):
+        while request_id in running.control_loop.requests:
             await asyncio.sleep(0.01)
 
 
@@ -97,7 +97,7 @@ async def test_a_client_that_stops_reading_loses_its_request(tmp_path: Path) -> 
             await ended(running, "slow")
             await running.at_rest()
             assert snapshot().num_free_pages == snapshot().num_pages
-            made = running.control_loop.timelines()[-1].output_tokens
+            made = running.control_loop.requests.timelines()[-1].output_tokens
             num_messages, error = await read_on(call)
         assert grpc.StatusCode.RESOURCE_EXHAUSTED is error.code()
         assert "SLOW_READER" == reason_of(error)

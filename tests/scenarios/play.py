@@ -146,9 +146,7 @@ class _Scene:
                         latency=_latency(self._num_stages, named),
                         num_host_pages=int(named.get("host", "0")),
                         page_bytes=(int(named.get("page_bytes", "0")),) * self._num_stages,
-                        pool_ids=tuple(named.get("pools", "").split(","))
-                        if "pools" in named
-                        else (),
+                        pool_ids=tuple(filter(None, named.get("pools", "").split(","))),
                     )
                 ]
             case "lost":
