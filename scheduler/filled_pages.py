@@ -35,11 +35,8 @@ class FilledPages:
         """Let later requests find the full pages up to a part's end, which all stages have."""
         request, num_full = part.request, part.end // self._page_tokens
         table = request.table
-        if (
-            not self._is_kept
-            or num_full <= table.num_kept
-            or table.generation != self._pages.generation
-        ):
+        is_old = table.generation != self._pages.generation
+        if num_full <= table.num_kept or is_old or not self._is_kept:
             return
         digests = request.leading_digests(num_full, self._page_tokens)
         self._pages.keep(request.spec.namespace, digests, table.page_ids[:num_full])

@@ -101,9 +101,10 @@ class Microbatches:
         if not parts:
             return None
         for part in parts:
-            part.request.num_in_flight += 1
-            if not part.request.table.num_named or part.num_samples > 1:
-                self._rows.name(part.request.rows[: max(part.num_samples, 1)])
+            request = part.request
+            request.num_in_flight += 1
+            if not request.table.num_named or part.num_samples > 1:
+                self._rows.name(request.rows[: max(part.num_samples, 1)])
         work, seq_no = work_of(parts), self.pipeline.send(parts)
         predicted_ms = self.pace.sent(work, now_s)
         self.deadlines.sent(seq_no, work, predicted_ms, now_s)

@@ -34,6 +34,8 @@ class PageTable:
 
     def name(self, num_pages: int) -> tuple[int, ...]:
         """Return what the stages lack of the first num_pages; they know it from now on."""
+        if num_pages <= self.num_named:
+            return ()
         new_page_ids = tuple(self.page_ids[self.num_named : num_pages])
         self.num_named += len(new_page_ids)
         return new_page_ids
