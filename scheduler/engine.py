@@ -178,8 +178,8 @@ class Engine:
         self._dispatch.look_again()
         fences: list[Action] = []
         for route in self._routes:
-            route.deadlines.stood_still(tick.deaf_s)
-            if (late := route.deadlines.overdue(now_s)) is not None:
+            route.microbatches.deadlines.stood_still(tick.deaf_s)
+            if (late := route.microbatches.deadlines.overdue(now_s)) is not None:
                 fences.append(FenceStage(epoch=route.epoch, stage=late.stage, reason=late.reason))
         return fences
 
@@ -203,13 +203,13 @@ class Engine:
         if route is None or (parts := route.ack(event, now_s)) is None:
             return []
         actions: list[Action] = []
-        if event.stage == route.pipeline.last_stage:
+        if event.stage == route.microbatches.pipeline.last_stage:
             if self.recoveries.is_open:
                 self.recoveries.computed(parts, now_s)
-            route.groups.arrived([part.request for part in parts])
+            route.microbatches.groups.arrived([part.request for part in parts])
             for result in deal(parts, event):
                 actions += self._result(route, result, now_s)
-        for complete in route.pipeline.take_complete():
+        for complete in route.microbatches.pipeline.take_complete():
             actions += route.complete(complete)
         return actions
 
@@ -222,7 +222,7 @@ class Engine:
             return route.distrust(request) + self._fail(request.request_id, ModelFault(NO_CHOICE))
         actions: list[Action] = []
         if part.is_chunk and chunk_done(request):
-            actions.append(progress(request, route.eta_s(request, now_s)))
+            actions.append(progress(request, route.microbatches.eta_s(request, now_s)))
         if result.prompt_logprobs is not None:
             actions += tell_prompt(request, part.start + 1, result.prompt_logprobs)
         if part.num_samples > 1:

@@ -56,7 +56,9 @@ def prospect(request: Request, route: Route, *, chunk_tokens: int, is_modelled: 
     cost = _Cost(
         latency=route.pace.latency if is_modelled else None,
         chunk_tokens=chunk_tokens,
-        rows=max(route.groups.works(), key=lambda work: work.row_tokens, default=Work()),
+        rows=max(
+            route.microbatches.groups.works(), key=lambda work: work.row_tokens, default=Work()
+        ),
     )
     start, end = route.prefixes.num_held_tokens(request), request.known_tokens
     own = time = cost.of(start, end)

@@ -67,8 +67,8 @@ class Load:
     def fits(self, request: Request) -> bool:
         """Whether what it brings goes behind and into the pages that an output has got."""
         num_held = 0 if self.held is None else self.held.num_pages
-        is_behind = self.pages.start == request.num_device_pages
-        return is_behind and num_held <= request.num_partial_pages
+        is_behind = self.pages.start == request.table.num_device_pages
+        return is_behind and num_held <= request.table.num_partial_pages
 
     @property
     def outcome(self) -> LoadOutcome:

@@ -1,4 +1,4 @@
-"""Everything that lives and dies with the workers of one route: pages, rows, window, loads. Pure.
+"""All that lives and dies with the workers of one route: pages, rows, microbatches, loads. Pure.
 
 The engine decides what happens to an output; a route does it and says what the stages are told.
 """
@@ -18,27 +18,21 @@ from scheduler.actions import (
     SendStore,
 )
 from scheduler.admission import Admission, pages_at_start
-from scheduler.batching import describe, next_parts
-from scheduler.budget import Budget, TokenBudget
 from scheduler.cache_counts import CacheCounts
-from scheduler.chunk_choice import budget_for, choose
 from scheduler.chunking import ChunkStrategy
-from scheduler.decode_groups import DecodeGroups
-from scheduler.engine_config import ChunkStrategyName, EngineConfig
+from scheduler.engine_config import EngineConfig
 from scheduler.events import Acked, RouteFormed
+from scheduler.filled_pages import FilledPages
 from scheduler.fork import fork
 from scheduler.given_chunks import given_ends
 from scheduler.loads import Load, Loads
-from scheduler.outlook import Outlook
-from scheduler.pace import Pace
-from scheduler.part import Part, work_of
-from scheduler.pipeline import Pipeline
+from scheduler.microbatches import Microbatches
+from scheduler.part import Part
 from scheduler.prefill import Prefill
 from scheduler.prefixes import Prefixes, release_lease
 from scheduler.request import Request, RequestState
 from scheduler.rows import Rows
 from scheduler.shortage import Shortage
-from scheduler.stage_deadlines import StageDeadlines
 from scheduler.stored_checks import StoredChecks
 from scheduler.stores import Stores
 from scheduler.tiers import Tiers
@@ -62,9 +56,8 @@ class Route:
         tiers are of the same memory, with what the workers still hold; without, they hold nothing.
         counts are of what the caches are good for.
         """
-        num_stages = formed.num_stages
         self.epoch = formed.epoch
-        self.num_stages = num_stages
+        self.num_stages = formed.num_stages
         self.pool_ids = formed.pool_ids
         counts = counts or CacheCounts()
         self.tiers = tiers or Tiers(
@@ -72,13 +65,8 @@ class Route:
         )
         self.pages = self.tiers.device
         self.rows = Rows(config.max_running_requests, epoch=formed.epoch)
-        window = config.window(num_stages)
-        self.pipeline = Pipeline(num_stages=num_stages, window=window)
-        self.groups = DecodeGroups(
-            config.num_decode_groups(num_stages),
-            formed.latency,
-            max_members=config.max_microbatch_requests,
-        )
+        self.microbatches = Microbatches(formed, config, self.rows, chunks)
+        self.pace = self.microbatches.pace
         self.stores = Stores(
             epoch=formed.epoch,
             tiers=self.tiers,
@@ -88,20 +76,13 @@ class Route:
         )
         self.checks = StoredChecks(self.stores)
         self.prefixes = Prefixes(config, self.tiers, formed, counts, self.checks)
+        self._filled = FilledPages(config, self.tiers, epoch=formed.epoch)
         self.queue = Admission()
         """Those who wait for a row here."""
-        self.deadlines = StageDeadlines(formed, config.stage_deadline_floor_s)
         self._running: dict[Request, None] = {}
         """Outputs with a row, in the order of admission."""
-        self._prefilling: dict[Request, None] = {}
-        """Those of them in PREFILL; of several outputs of one prompt the first."""
         self._shortage = Shortage(self.pages)
         self._config = config
-        self.pace = Pace(formed, config)
-        self.choice = choose(config, formed.latency)
-        shorten_chunks = self.choice.strategy == "optimal"
-        self._outlook = Outlook(window=window, shorten_chunks=shorten_chunks)
-        self._budget = _budget(formed, config, self.choice.strategy, chunks)
 
     def outputs(self) -> list[Request]:
         """Return all that wait or run here."""
@@ -142,14 +123,14 @@ class Route:
     def distrust(self, request: Request) -> list[Action]:
         """Let nobody use what the model has computed for an output that it failed on."""
         digests = self.stores.distrust(request)
-        self.tiers.distrust(request.page_ids, request.digests)
+        self.tiers.distrust(request.table.page_ids, request.digests)
         return [InvalidatePages(digests=digests)] if digests else []
 
     def fork(self, first: Request) -> list[Request]:
         """Make the other outputs of a prompt whose first tokens are there."""
         outputs = fork(first, self._config.page_tokens)
         for output in outputs:
-            self.pages.pin(output.page_ids[: output.num_shared_pages])
+            self.pages.pin(output.table.page_ids[: output.table.num_shared])
             self._running[output] = None
             self._shortage.add_leaving(output)
         return outputs
@@ -163,8 +144,7 @@ class Route:
             return
         if request.state is RequestState.PREFILL:
             request.move(RequestState.DECODE)
-            self._prefilling.pop(request, None)
-            self.groups.add(request)
+            self.microbatches.begin_decode(request)
         self._shortage.add(request, page_tokens=self._config.page_tokens)
 
     def share_pages(self) -> tuple[list[Action], list[Request]]:
@@ -177,8 +157,7 @@ class Route:
         self._shortage.give_pages()
         if self._shortage.stalled:
             for leaver in self._shortage.make_leave(self._running):
-                self.groups.remove(leaver)
-                self._prefilling.pop(leaver, None)
+                self.microbatches.pause(leaver)
             left += self._depart(actions)
             self._shortage.give_pages()
         if gone := self.stores.gone():
@@ -187,31 +166,7 @@ class Route:
 
     def next_microbatch(self, now_s: float) -> SendMicrobatch | None:
         """Plan and count one more microbatch, if there is room for it and work to do."""
-        if not self.pipeline.has_room():
-            return None
-        parts = next_parts(
-            self.groups,
-            self._prefilling,
-            self._budget,
-            stalled=self._shortage.stalled,
-            max_requests=self._config.max_microbatch_requests,
-        )
-        if not parts:
-            return None
-        for part in parts:
-            part.request.num_in_flight += 1
-            if not part.request.num_pages_named or part.num_samples > 1:
-                self.rows.name(part.request.rows[: max(part.num_samples, 1)])
-        work, seq_no = work_of(parts), self.pipeline.send(parts)
-        predicted_ms = self.pace.sent(work, now_s)
-        self.deadlines.sent(seq_no, work, predicted_ms, now_s)
-        return describe(
-            parts,
-            epoch=self.epoch,
-            seq_no=seq_no,
-            page_tokens=self._config.page_tokens,
-            predicted_ms=predicted_ms,
-        )
+        return self.microbatches.next(self._shortage.stalled, now_s)
 
     def ack(self, acked: Acked, now_s: float) -> tuple[Part, ...] | None:
         """Take an acknowledgement; return the microbatch, or None for a duplicate.
@@ -219,30 +174,14 @@ class Route:
         Raises:
             InvariantViolated: it does not fit what was sent; nothing has changed.
         """
-        parts = self.pipeline.ack(acked)
-        self._outlook.forget()
+        parts = self.microbatches.ack(acked, now_s)
         self.prefixes.restored(acked, now_s)
-        if parts is not None:
-            self.deadlines.acked(acked, now_s)
-        if parts is not None and self.pace.acked(acked, now_s) and self.pace.latency:
-            self._budget.replace(self.pace.latency)
-            self.groups.replace(self.pace.latency)
         return parts
-
-    def eta_s(self, request: Request, now_s: float) -> float:
-        """Estimate the time until the known tokens of an output are computed, at least 0.
-
-        By the model if there is one, else by its own rate so far: so of one that leaves, too.
-        """
-        latency = self.pace.latency
-        if latency is None or request.state is RequestState.LEAVING:
-            return request.eta_s(now_s)
-        return self._outlook.left_ms(request, self._prefilling, self.groups, latency) / 1000
 
     def complete(self, parts: tuple[Part, ...]) -> list[Action]:
         """Store what a microbatch has filled; free the pages of ended outputs it was last for."""
         store = self.stores.start(parts)
-        saves = self.prefixes.filled(parts)
+        saves = self._filled.take(parts)
         for part in parts:
             part.request.num_in_flight -= 1
             self._free_if_gone(part.request)
@@ -252,22 +191,15 @@ class Route:
     def leave(self, request: Request) -> list[Action]:
         """Take away the row of an output that goes; its pages follow when none is in flight."""
         actions = self.prefixes.cancel(request)
-        self.groups.remove(request)
-        self._budget.leave(request)
+        self.microbatches.leave(request)
         self._shortage.remove(request)
         del self._running[request]
-        self._prefilling.pop(request, None)
         if request.row is None:
             raise InvariantViolated(f"{request.request_id} runs without a row")
         actions += self.rows.give_back(request.rows)
         request.row = None
         self._free_if_gone(request)
         return actions
-
-    @property
-    def chunk_alignment_tokens(self) -> int:
-        """What optimal chunks are multiples of when nothing is beside; 0 with another strategy."""
-        return self._budget.align_tokens
 
     @property
     def loads(self) -> Loads:
@@ -277,7 +209,7 @@ class Route:
     def is_at_rest(self) -> bool:
         """Whether nothing runs, flies, loads or is stored, and every page and row is free."""
         self.tiers.check_integrity()
-        rows, in_flight = self.rows.num_taken, self.pipeline.num_in_flight
+        rows, in_flight = self.rows.num_taken, self.microbatches.pipeline.num_in_flight
         open_work = (self._running, rows, in_flight, len(self.loads), len(self.stores))
         is_free = self.pages.num_free == self.pages.num_pages and not self.tiers.host.num_held
         return not any(open_work) and is_free
@@ -297,9 +229,8 @@ class Route:
         prefill = Prefill(start=start, end=end)
         if given:
             prefill.give(given_ends(given, start, end))
-        self._budget.begin(prefill)
+        self.microbatches.begin_prefill(request, prefill)
         request.start_prefill(prefill, hit_pages=hit_pages, now_s=now_s)
-        self._prefilling[request] = None
         self.stores.begin(request)
 
     def _counted(self, actions: Sequence[_Order]) -> Sequence[_Order]:
@@ -307,31 +238,13 @@ class Route:
         for action in actions:
             match action:
                 case SendCommitLoad(page_ids=page_ids) | SendSavePages(page_ids=page_ids):
-                    self.deadlines.copied(len(page_ids))
+                    self.microbatches.deadlines.copied(len(page_ids))
                 case SendStore(pages=pages, in_turn=True):
-                    self.deadlines.copied(len(pages))
+                    self.microbatches.deadlines.copied(len(pages))
         return actions
 
     def _free_if_gone(self, request: Request) -> None:
         """Give back the pages of an output without a row that has nothing in flight."""
         if request.row is None and not request.num_in_flight:
             self.pages.release(request.drop_pages())
-            self.tiers.host.release(request.drop_host_pages())
-
-
-def _budget(
-    formed: RouteFormed,
-    config: EngineConfig,
-    strategy: ChunkStrategyName,
-    chunks: ChunkStrategy | None,
-) -> Budget:
-    """Make the budget of the strategy in use, or in tokens for given chunks."""
-    if chunks is not None:
-        return TokenBudget(chunks, config.chunked_prefill_tokens)
-    return budget_for(
-        strategy,
-        config,
-        formed.latency,
-        preferred_tokens=formed.chunk_alignment_tokens,
-        link=formed.link,
-    )
+            self.tiers.host.release(request.table.drop_host())

@@ -81,7 +81,7 @@ class RouteChanges:
             return Resumption()
         self._dispatch.lost(event.reason, now_s)
         outputs = self._live.bound_to(event.epoch)
-        cause = "fenced" if route.deadlines.is_over else event.cause
+        cause = "fenced" if route.microbatches.deadlines.is_over else event.cause
         ran = [request for request in outputs if request.row is not None]
         self._recoveries.lost(ran, cause, now_s)
         released: list[Action] = []
@@ -97,7 +97,7 @@ class RouteChanges:
         resumption = Resumption()
         for request in outputs:
             error = self._dispatch.unfit(request.spec)
-            if request.num_in_vain > MAX_IN_VAIN:
+            if request.setbacks.num_in_vain > MAX_IN_VAIN:
                 error = StageUnavailable(
                     f"given up after {MAX_IN_VAIN} recoveries in a row that brought it no further:"
                     f" {reason}",

@@ -33,7 +33,7 @@ class RouteCounts:
             num_free_pages=route.pages.num_free,
             num_waiting=len(route.queue),
             num_running=route.rows.num_taken,
-            num_in_flight=route.pipeline.num_in_flight,
+            num_in_flight=route.microbatches.pipeline.num_in_flight,
             latency=route.pace.latency,
             num_refits=tuple(route.pace.num_refits),
         )
@@ -107,7 +107,7 @@ def snapshot_of(routes: Sequence[Route], engine: Snapshot) -> Snapshot:
         num_free_pages=sum(route.pages.num_free for route in routes),
         num_cached_pages=sum(route.pages.cached.num_idle for route in routes),
         num_running=sum(route.rows.num_taken for route in routes),
-        num_in_flight=sum(route.pipeline.num_in_flight for route in routes),
+        num_in_flight=sum(route.microbatches.pipeline.num_in_flight for route in routes),
         num_host_pages=sum(route.tiers.host.num_pages for route in routes),
         num_host_cached_pages=sum(route.tiers.host.num_cached for route in routes),
         num_host_held_pages=sum(route.tiers.host.num_held for route in routes),
@@ -121,9 +121,9 @@ def _of_first(route: Route, engine: Snapshot) -> Snapshot:
     """Add what the oldest route plans and has measured."""
     return dataclasses.replace(
         engine,
-        chunk_strategy=route.choice.strategy,
-        chunk_strategy_reason=route.choice.reason,
-        chunk_alignment_tokens=route.chunk_alignment_tokens,
+        chunk_strategy=route.microbatches.choice.strategy,
+        chunk_strategy_reason=route.microbatches.choice.reason,
+        chunk_alignment_tokens=route.microbatches.chunk_alignment_tokens,
         load_bytes_per_s=route.prefixes.rates.redis.bytes_per_s,
         host_bytes_per_s=route.prefixes.rates.host.bytes_per_s,
         latency=route.pace.latency,

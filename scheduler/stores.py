@@ -272,8 +272,8 @@ class Stores:
 
     def _take_filled(self, part: Part) -> list[PageToStore]:
         """Return the pages of a request to be stored that no store has had, and count them."""
-        request = part.request
-        if self._policy == "write_back" or request.generation != self._tiers.device.generation:
+        request, generation = part.request, self._tiers.device.generation
+        if self._policy == "write_back" or request.table.generation != generation:
             return []
         first, last = request.num_pages_stored, part.end // self._page_tokens
         if self._policy == "write_through_selective":
@@ -306,5 +306,5 @@ def _page(request: Request, index: int, page_tokens: int) -> PageToStore:
         digest=request.page_digest(index, page_tokens),
         parent=request.page_digest(index - 1, page_tokens),
         page_index=index,
-        page_id=request.page_ids[index],
+        page_id=request.table.page_ids[index],
     )

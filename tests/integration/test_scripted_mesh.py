@@ -201,7 +201,7 @@ async def test_o12_the_stages_are_told_once_and_pages_return_after_the_last_chun
         held = engine.snapshot()
         call.cancel()
         await running.has_requests(0)
-        (num_sent,) = [route.pipeline._num_sent for route in engine._routes]
+        (num_sent,) = [route.microbatches.pipeline._num_sent for route in engine._routes]
         seen = []
         for num_left in range(engine.snapshot().num_in_flight, 0, -1):
             await eventually(lambda: engine.snapshot().num_in_flight == num_left)  # noqa: B023

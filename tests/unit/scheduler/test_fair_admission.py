@@ -15,6 +15,7 @@ from scheduler.events import RequestSpec
 from scheduler.fair_door import FairDoor
 from scheduler.fair_turns import FairTurns, cost_tokens
 from scheduler.request import Request, RequestState
+from scheduler.setbacks import Setbacks
 from tests.specs import make_spec
 
 _ROOM = 8
@@ -164,7 +165,7 @@ def test_who_was_preempted_is_served_before_the_others_new_ones() -> None:
         door.ask(user)
     first = door.next()
     assert first is not None
-    first.num_preemptions = 1
+    first.setbacks = Setbacks(num_preemptions=1)
     door.wait(first)
     assert door.next() is first
 
@@ -206,7 +207,9 @@ def test_who_is_in_the_midst_of_an_answer_is_not_pushed_out() -> None:
     door = Door(max_queued_requests=2)
     for _ in range(2):
         spec = door.spec("a")
-        running = Request(spec=spec, state=RequestState.QUEUED, num_preemptions=1)
+        running = Request(
+            spec=spec, state=RequestState.QUEUED, setbacks=Setbacks(num_preemptions=1)
+        )
         door.wait(running)
     assert isinstance(door.ask("b"), Overloaded)
 

@@ -32,8 +32,8 @@ def _forked(prompt: int) -> tuple[Request, list[Request]]:
 def test_one_page_table_each() -> None:
     """Full pages of the prompt are the same, the next one is each output's own."""
     first, others = _forked(40)
-    assert first.page_ids == [10, 11, 12]
-    assert [other.page_ids for other in others] == [[10, 11, 13], [10, 11, 14]]
+    assert first.table.page_ids == [10, 11, 12]
+    assert [other.table.page_ids for other in others] == [[10, 11, 13], [10, 11, 14]]
     assert [output.row for output in (first, *others)] == [4, 2, 7]
     assert [output.child for output in (first, *others)] == [0, 1, 2]
     assert [output.num_pages_stored for output in others] == [2, 2]

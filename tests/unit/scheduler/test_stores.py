@@ -7,6 +7,7 @@ import numpy as np
 from chunkmesh.pages import extend_chain
 from scheduler.cache_counts import CacheCounts
 from scheduler.engine_config import EngineConfig, WritePolicy
+from scheduler.page_table import PageTable
 from scheduler.pages import PageAllocator
 from scheduler.part import Part
 from scheduler.request import Request
@@ -36,7 +37,7 @@ def _stores(
 def _request(request_id: str, pages: PageAllocator, namespace: bytes = NAMESPACE) -> Request:
     """Return a request of 40 tokens with pages."""
     spec = make_spec(request_id, 40, namespace=namespace)
-    return Request(spec=spec, page_ids=list(pages.allocate(3)))
+    return Request(spec=spec, table=PageTable(page_ids=list(pages.allocate(3))))
 
 
 def _chunk(request: Request, end: int) -> Part:
@@ -77,7 +78,7 @@ def test_pages_are_pinned_until_all_stages_answered() -> None:
     stores = _stores(tiers)
     request = _request("a", pages)
     stores.start((_chunk(request, 40),))
-    pages.release(request.page_ids)
+    pages.release(request.table.page_ids)
     assert pages.num_free == 6
     stores.stored(0, 0, (0, 1))
     assert pages.num_free == 6
@@ -96,7 +97,7 @@ def test_nothing_is_stored_when_none_may_be_outstanding() -> None:
 
 def _hold(tiers: Tiers, request: Request) -> None:
     """Let a request's two full pages be found."""
-    tiers.device.keep(NAMESPACE, request.leading_digests(2, 16), request.page_ids[:2])
+    tiers.device.keep(NAMESPACE, request.leading_digests(2, 16), request.table.page_ids[:2])
 
 
 def test_what_leaves_the_devices_is_written_back_unless_host_memory_has_it() -> None:
@@ -106,7 +107,7 @@ def test_what_leaves_the_devices_is_written_back_unless_host_memory_has_it() -> 
     request = _request("a", tiers.device)
     _hold(tiers, request)
     digests = request.leading_digests(2, 16)
-    tiers.host.save(NAMESPACE, digests, request.page_ids, 0, epoch=1)
+    tiers.host.save(NAMESPACE, digests, request.table.page_ids, 0, epoch=1)
     tiers.device.release(request.drop_pages())
     tiers.device.allocate(3)
     (order,) = stores.gone()
@@ -134,7 +135,7 @@ def test_a_flush_goes_on_as_its_stores_end() -> None:
     requests = [_request(name, tiers.device, name.encode() * 32) for name in "ab"]
     for request in requests:
         digests = request.leading_digests(2, 16)
-        tiers.device.keep(request.spec.namespace, digests, request.page_ids[:2])
+        tiers.device.keep(request.spec.namespace, digests, request.table.page_ids[:2])
         tiers.device.release(request.drop_pages())
     stores.flush()
     (order,) = stores.go_on()
@@ -192,8 +193,10 @@ def test_what_hicache_does_not_have_is_not_believed_to_be_stored() -> None:
     spec = make_spec("a", 70)
     digests = spec.digests
     tiers.mark_stored(digests[1:])
-    first = Request(spec=make_spec("b", 40), page_ids=list(tiers.device.allocate(3)))
-    tiers.device.keep(NAMESPACE, first.leading_digests(2, 16), first.page_ids[:2])
+    first = Request(
+        spec=make_spec("b", 40), table=PageTable(page_ids=list(tiers.device.allocate(3)))
+    )
+    tiers.device.keep(NAMESPACE, first.leading_digests(2, 16), first.table.page_ids[:2])
     stores.restore(digests[1:2])
     assert len(stores.go_on()) == 1
     request = Request(spec=spec, was_matched=True, num_pages_stored=1)
@@ -211,12 +214,12 @@ def test_what_two_outputs_have_found_is_written_once() -> None:
     stores = _stores(tiers)
     first = _request("a", tiers.device)
     _hold(tiers, first)
-    second = Request(spec=make_spec("b", 40), page_ids=first.page_ids[:2])
-    tiers.device.take_cached(second.page_ids)
-    second.page_ids += tiers.device.allocate(1)
+    second = Request(spec=make_spec("b", 40), table=PageTable(page_ids=first.table.page_ids[:2]))
+    tiers.device.take_cached(second.table.page_ids)
+    second.table.page_ids += tiers.device.allocate(1)
     order = stores.start((_chunk(first, 40), _chunk(second, 40)))
     assert order is not None
-    assert [page.page_id for page in order.pages] == first.page_ids[:2]
+    assert [page.page_id for page in order.pages] == first.table.page_ids[:2]
     third = _request("c", tiers.device)
     assert stores.start((_chunk(third, 40),)) is None
     for request in (first, second, third):

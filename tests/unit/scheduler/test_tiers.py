@@ -18,7 +18,7 @@ def fill(tiers: Tiers, digests: tuple[bytes, ...], *, in_host: bool = False) -> 
     page_ids = tiers.device.allocate(len(digests))
     tiers.device.keep(NAMESPACE, digests, page_ids)
     if in_host:
-        held, _ = tiers.host.save(NAMESPACE, digests, page_ids, 0)
+        held, _ = tiers.host.save(NAMESPACE, digests, page_ids, 0, epoch=1)
         tiers.host.release(held)
     tiers.device.release(page_ids)
     return page_ids
@@ -65,9 +65,10 @@ def test_each_loss_is_counted_once() -> None:
     """Evictions of both tiers, and pages that found no room in host memory."""
     tiers, counts = Tiers(num_pages=5, num_host_pages=2), CacheCounts()
     page_ids = tiers.device.allocate(3)
-    held, order = tiers.host.save(NAMESPACE, PROMPT, page_ids, 0)
+    held, order = tiers.host.save(NAMESPACE, PROMPT, page_ids, 0, epoch=1)
     assert order is not None
-    assert (held, order.digests, order.page_ids) == ([0, 1], PROMPT[:2], page_ids[:2])
+    assert (held, order.epoch) == ([0, 1], 1)
+    assert (order.digests, order.page_ids) == (PROMPT[:2], page_ids[:2])
     tiers.host.release(held)
     tiers.device.release(page_ids)
     fill(tiers, OTHER[:2], in_host=True)
@@ -122,10 +123,10 @@ def test_a_new_epoch_begins_with_all_pages_and_no_holds(tier: str) -> None:
 def test_a_prompt_longer_than_host_memory_keeps_its_beginning() -> None:
     """It does not evict its own first pages, and what is behind them is dropped."""
     host = HostPages(2)
-    held, order = host.save(NAMESPACE, PROMPT[:1], (7,), 0)
+    held, order = host.save(NAMESPACE, PROMPT[:1], (7,), 0, epoch=1)
     assert (held, order is not None) == ([0], True)
-    more, order = host.save(NAMESPACE, PROMPT, (7, 8, 9), 1)
+    more, order = host.save(NAMESPACE, PROMPT, (7, 8, 9), 1, epoch=1)
     assert order is not None
     assert (more, order.digests, order.page_ids) == ([1], PROMPT[1:2], (8,))
-    assert host.save(NAMESPACE, PROMPT, (7, 8, 9), 2) == ([], None)
+    assert host.save(NAMESPACE, PROMPT, (7, 8, 9), 2, epoch=1) == ([], None)
     assert (host.num_dropped, host.count(PROMPT, 3), host.num_held) == (2, 2, 2)
