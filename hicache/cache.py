@@ -255,9 +255,9 @@ class PrefixCache:
         """End the pins of the pages that are meant; raises what selecting does."""
         return self._at(now_s).unpin(selection, now_s=now_s, dry_run=dry_run)
 
-    def over_quota(self, namespace: bytes, max_bytes: int) -> Iterator[int | None]:
+    def over_quota(self, namespace: bytes, max_bytes: int, *, now_s: float) -> Iterator[int | None]:
         """Walk through the bytes of what a quota would evict as selecting does through pages."""
-        return self._contents.over_quota(namespace, max_bytes)
+        return self._at(now_s).over_quota(namespace, max_bytes)
 
     def set_quota(self, namespace: bytes, max_bytes: int, *, now_s: float) -> None:
         """Bound the bytes of a namespace, 0 for no limit, and begin to evict what is over it."""

@@ -33,7 +33,7 @@ async def change_in_parts(
 
 async def over_quota(cache: PrefixCache, namespace: bytes, max_bytes: int) -> Amount:
     """Count what a quota, 0 for none, would evict."""
-    sizes = found_in_slices(cache.over_quota(namespace, max_bytes))
+    sizes = found_in_slices(cache.over_quota(namespace, max_bytes, now_s=time.monotonic()))
     going = [num_bytes async for num_bytes in sizes]
     return Amount(num_pages=len(going), num_bytes=sum(going))
 

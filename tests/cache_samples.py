@@ -37,6 +37,9 @@ def restore_pins(
         pass
 
 
-def over_quota(cache: PrefixCache, max_bytes: int, *, namespace: bytes = NAMESPACE) -> list[int]:
+def over_quota(
+    cache: PrefixCache, max_bytes: int, *, namespace: bytes = NAMESPACE, now_s: float = 0
+) -> list[int]:
     """Return the bytes of the pages that a quota would evict."""
-    return [size for size in cache.over_quota(namespace, max_bytes) if size is not None]
+    sizes = cache.over_quota(namespace, max_bytes, now_s=now_s)
+    return [size for size in sizes if size is not None]

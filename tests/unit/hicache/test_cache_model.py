@@ -223,7 +223,7 @@ class CacheMachine(RuleBasedStateMachine):
         """Bound a namespace, after asking what that would do."""
         self.naive.end_by_time(self.now_s)
         name, excess = digest((namespace,)), self.naive.excess(namespace, max_bytes)
-        asked = over_quota(self.cache, max_bytes, namespace=name)
+        asked = over_quota(self.cache, max_bytes, namespace=name, now_s=self.now_s)
         self.cache.set_quota(name, max_bytes, now_s=self.now_s)
         num_bytes = self.naive.num_bytes(namespace)
         self.naive.quotas.pop(namespace, None)

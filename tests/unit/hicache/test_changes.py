@@ -79,7 +79,7 @@ def test_what_an_admin_does_is_told_once_a_namespace(
         cache.pin(Prompt(digests=DIGESTS), until_s=None, now_s=0, dry_run=dry_run)
         cache.unpin(Everything(), now_s=0, dry_run=dry_run)
         cache.evict(Everything(), now_s=0, dry_run=dry_run)
-    assert list(cache.over_quota(NAMESPACE, 1)) == []
+    assert list(cache.over_quota(NAMESPACE, 1, now_s=0)) == []
     cache.set_quota(NAMESPACE, 1000, now_s=0)
     told = [(change.kind.name, change.namespace, change.num_pages) for change in heard]
     assert told == [
