@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
@@ -11,6 +10,7 @@ from chunkmesh.bench.client_lag import ClientLag
 from chunkmesh.bench.figures import Figures
 from chunkmesh.bench.record import RequestRecord
 from chunkmesh.errors import ConfigError
+from chunkmesh.json_text import parse_json
 
 KIND = "chunkmesh bench result"
 VERSION = 1
@@ -68,7 +68,7 @@ class BenchResult:
             ConfigError: it holds no result, or one of another format; names the file.
         """
         try:
-            fields = json.loads(text)
+            fields = parse_json(text)
         except ValueError as error:
             raise ConfigError(f"{name}: no JSON: {error}") from error
         if not isinstance(fields, dict) or fields.pop("kind", None) != KIND:

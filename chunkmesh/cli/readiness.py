@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import dataclasses
 import http.client
-import json
 import socket
 from pathlib import Path
 from typing import Protocol
 
 from chunkmesh.address import HostPort
+from chunkmesh.json_text import parse_json
 
 _TIMEOUT_S = 2.0
 _MAX_ANSWER_BYTES = 65536
@@ -66,17 +66,18 @@ def read_answer(status: int, body: bytes) -> Readiness:
     if status == http.client.OK:
         return READY
     try:
-        fields = json.loads(body)
+        fields = parse_json(body)
     except ValueError:
         fields = None
     if not isinstance(fields, dict):
         fields = {"state": body.decode(errors="replace").strip()}
     words = [str(fields[name]) for name in ("state", "reason") if fields.get(name)]
     progress = fields.get("progress")
+    known = isinstance(progress, int | float) and 0 <= progress <= 1
     return Readiness(
         ready=False,
         state=": ".join(words) or "not ready",
-        progress=min(max(float(progress), 0.0), 1.0) if isinstance(progress, int | float) else None,
+        progress=float(progress) if known else None,
     )
 
 

@@ -1,0 +1,12 @@
+"""All decoders that are fuzzed."""
+
+from __future__ import annotations
+
+from tests.fuzz.targets import data_plane, model_folder, redis_values, weights
+
+TARGETS = (
+    *data_plane.TARGETS,
+    *redis_values.TARGETS,
+    *model_folder.TARGETS,
+    *weights.TARGETS,
+)
