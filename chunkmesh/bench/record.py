@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
+
+from pydantic import ConfigDict
 
 OK = "OK"
 """Status of a request that ran to its end."""
@@ -17,11 +18,15 @@ UNFINISHED = "UNFINISHED"
 """Status of one that was running when the run was cut short."""
 NOT_SENT = "NOT_SENT"
 """Status of one that the run was too short for."""
+READ_STRICTLY = ConfigDict(extra="forbid", strict=True)
+"""How fields of a file are read back."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class RequestRecord:
     """One request. Seconds are since the run began, of a clock that only goes forward."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = READ_STRICTLY
 
     index: int
     """Which prompt, from 0."""
@@ -74,7 +79,7 @@ class RequestRecord:
     @property
     def tpot_ms(self) -> float | None:
         """Time per output token but the first; None of tokens that came in a single message."""
-        if len(self.arrivals_s) < 2:
+        if len(self.arrivals_s) < 2 or self.output_tokens < 2:
             return None
         return 1000 * (self.arrivals_s[-1] - self.arrivals_s[0]) / (self.output_tokens - 1)
 
@@ -87,13 +92,3 @@ class RequestRecord:
     def as_json(self) -> dict[str, Any]:
         """Return the fields."""
         return dataclasses.asdict(self)
-
-    @classmethod
-    def from_json(cls, fields: Mapping[str, Any]) -> RequestRecord:
-        """Return what as_json was made of.
-
-        Raises:
-            TypeError: fields are missing or unknown.
-        """
-        lists = {name: tuple(fields.get(name, ())) for name in ("arrivals_s", "arrived_tokens")}
-        return cls(**{**fields, **lists})

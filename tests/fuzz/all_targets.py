@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from tests.fuzz.targets import data_plane, model_folder, redis_values, weights
+from tests.fuzz.targets import data_plane, files, model_folder, redis_values, weights
 
 TARGETS = (
     *data_plane.TARGETS,
     *redis_values.TARGETS,
     *model_folder.TARGETS,
     *weights.TARGETS,
+    *files.TARGETS,
 )
