@@ -96,10 +96,11 @@ def _architecture(config: Json, folder: Path) -> str:
 
 def _positive(config: Json, key: str, folder: Path, *, most: int = _MOST) -> int:
     value = config.get(key)
-    if type(value) is not int or not 1 <= value <= most:
-        raise ConfigError(
-            f"{folder / 'config.json'}: {key} is {value!r}, must be an integer from 1 to {most}"
-        )
+    path = folder / "config.json"
+    if type(value) is not int or value < 1:
+        raise ConfigError(f"{path}: {key} is {value!r}, must be an integer >= 1")
+    if value > most:
+        raise ConfigError(f"{path}: {key} is {value}, must be at most {most}")
     return value
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.fuzz.targets import data_plane, files, model_folder, redis_values, weights
+from tests.fuzz.targets import chat_template, data_plane, files, model_folder, redis_values, weights
 
 TARGETS = (
     *data_plane.TARGETS,
@@ -10,4 +10,5 @@ TARGETS = (
     *model_folder.TARGETS,
     *weights.TARGETS,
     *files.TARGETS,
+    *chat_template.TARGETS,
 )
