@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
-from pydantic import ConfigDict
+from pydantic import ConfigDict, Field
 
 OK = "OK"
 """Status of a request that ran to its end."""
@@ -18,6 +18,7 @@ UNFINISHED = "UNFINISHED"
 """Status of one that was running when the run was cut short."""
 NOT_SENT = "NOT_SENT"
 """Status of one that the run was too short for."""
+Count = Annotated[int, Field(ge=0, lt=1 << 53)]
 READ_STRICTLY = ConfigDict(extra="forbid", strict=True)
 """How fields of a file are read back."""
 
@@ -28,7 +29,7 @@ class RequestRecord:
 
     __pydantic_config__: ClassVar[ConfigDict] = READ_STRICTLY
 
-    index: int
+    index: Count
     """Which prompt, from 0."""
     status: str
     """OK, UNFINISHED, NOT_SENT; else it failed: a gRPC status code, ABORT, NO_OUTPUT or NO_END."""
@@ -40,15 +41,15 @@ class RequestRecord:
     """When it was; later than due_s where it had to wait for its turn."""
     arrivals_s: tuple[float, ...] = ()
     """When each message with new tokens came, ascending."""
-    arrived_tokens: tuple[int, ...] = ()
+    arrived_tokens: tuple[Count, ...] = ()
     """Its tokens, each >= 1; as long as arrivals_s."""
-    input_tokens: int = 0
+    input_tokens: Count = 0
     """Of the prompt; 0 where the server did not say."""
-    output_tokens: int = 0
+    output_tokens: Count = 0
     """That came."""
-    cached_tokens: int = 0
+    cached_tokens: Count = 0
     """Of the prompt, taken from the prefix cache; <= input_tokens."""
-    num_preemptions: int = 0
+    num_preemptions: Count = 0
     server_ttft_ms: float | None = None
     """TTFT as the scheduler measured it; None unless the request ran to its end."""
 
