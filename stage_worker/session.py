@@ -32,6 +32,7 @@ from stage_worker.compute import (
 from stage_worker.identity import Identity
 from stage_worker.links import Links
 from stage_worker.page_io import PageIO
+from stage_worker.received_orders import ReceivedOrders
 
 _log = structlog.get_logger(__name__)
 HEARTBEAT_S = 0.25
@@ -61,6 +62,11 @@ class Session:
         self._page_io = page_io
         self._on_ready = on_ready
         self._on_crash = on_crash
+        self._received = ReceivedOrders(
+            identity.description,
+            kv_capacity_tokens=identity.kv_capacity_tokens,
+            host_bytes=page_io.host.num_bytes,
+        )
         self._epoch: int | None = None
         """Epoch in which this worker is a connected stage; None while it is none."""
         self._links: Links | None = None
@@ -97,6 +103,7 @@ class Session:
 
         Raises:
             grpc.aio.AioRpcError: the scheduler is gone or refuses this worker.
+            LinkError: it broke the protocol.
         """
         self.say(self._hello())
         heart = self._spawn(self._beat())
@@ -150,6 +157,8 @@ class Session:
 
     async def _obey(self, response: pb.AttachResponse) -> None:
         """Carry out one order."""
+        if not self._received.accepts(response):
+            return
         match response.WhichOneof("order"):
             case "microbatch":
                 self._compute.put(codec.microbatch_from(response.microbatch))

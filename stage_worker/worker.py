@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 import grpc
 
 from chunkmesh.address import HostPort
-from chunkmesh.errors import ConfigError, InvalidRequest
+from chunkmesh.errors import ConfigError, InvalidRequest, LinkError
 from chunkmesh.grpc_client import channel
 from chunkmesh.status import from_rpc_error
 from chunkmesh.transports.base import Transport
@@ -178,6 +178,8 @@ class Worker:
                 if isinstance(reason, InvalidRequest):
                     raise ConfigError(f"scheduler {address}: {reason}") from error
                 self._lost.lost(str(address), str(reason))
+            except LinkError as error:
+                self._lost.lost(str(address), f"it broke the protocol: {error}")
         return session
 
     def _acked(self, ack: pb.Ack) -> None:
