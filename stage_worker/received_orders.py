@@ -113,7 +113,9 @@ class ReceivedOrders:
         self._check_ids(microbatch.token_ids_le, num_tokens if is_first else 0)
         if not is_last and (microbatch.sampling or microbatch.prompt_targets):
             raise LinkError("sampling was asked of a stage that is not the last one")
-        _check_below("an entry to sample from", (row.entry for row in microbatch.sampling), len(rows))
+        _check_below(
+            "an entry to sample from", (row.entry for row in microbatch.sampling), len(rows)
+        )
         for row in microbatch.sampling:
             self._check_sampling(row)
         self._check_targets(microbatch)

@@ -105,4 +105,3 @@ def _run_json(run: BenchRun, *, with_records: bool) -> dict[str, Any]:
     records: Sequence[RequestRecord] = run.records or ()
     kept = [record.as_json() for record in records] if with_records else None
     return {**fields, "lag": dataclasses.asdict(run.lag), "records": kept}
-

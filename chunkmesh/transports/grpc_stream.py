@@ -12,7 +12,9 @@ import grpc
 import grpc.aio
 import torch
 
+from chunkmesh.address import HostPort, Listen
 from chunkmesh.errors import ConfigError, LinkError
+from chunkmesh.ports import free_address
 from chunkmesh.transports import handshake
 from chunkmesh.transports.base import HANDSHAKE_TIMEOUT_S, Activation, LinkSpec
 from chunkmesh.transports.grpc_inbound import DataPlane, InboundStream
@@ -160,14 +162,16 @@ class GrpcTransport:
         """Listen."""
         server = grpc.aio.server(options=_SERVER_OPTIONS)
         data_plane_pb2_grpc.add_DataPlaneServicer_to_server(self._data_plane, server)
-        host, _, _ = self.address.rpartition(":")
+        asked = HostPort.parse(self.address)
+        listen = Listen(host=asked.host, port=asked.port, flag="--data-port", explicit=True)
+        address = free_address(listen)
         try:
-            port = server.add_insecure_port(self.address)
+            server.add_insecure_port(str(address))
         except RuntimeError as error:
-            raise ConfigError(f"data address {self.address} cannot be bound: {error}") from error
+            raise ConfigError(f"data address {address} cannot be bound: {error}") from error
         await server.start()
         self._server = server
-        self.address = f"{host}:{port}"
+        self.address = str(address)
 
     async def accept(self, spec: LinkSpec) -> _GrpcReceiver:
         """Wait for the stage before."""

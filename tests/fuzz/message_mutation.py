@@ -48,7 +48,10 @@ def _somewhere(message: Message, random_: random.Random) -> Message:
     while random_.random() < 0.7:
         inner: list[Message] = []
         for field, value in message.ListFields():
-            if field.type != FieldDescriptor.TYPE_MESSAGE or field.message_type.GetOptions().map_entry:
+            if (
+                field.type != FieldDescriptor.TYPE_MESSAGE
+                or field.message_type.GetOptions().map_entry
+            ):
                 continue
             inner += list(value) if field.is_repeated else [value]
         if not inner:
@@ -96,7 +99,10 @@ def _set_message(
         return
     value = getattr(message, field.name)
     if field.message_type.GetOptions().map_entry:
-        key, item = field.message_type.fields_by_name["key"], field.message_type.fields_by_name["value"]
+        key, item = (
+            field.message_type.fields_by_name["key"],
+            field.message_type.fields_by_name["value"],
+        )
         for _ in range(random_.choice((0, 1, 3))):
             value[_value(key, random_)] = _value(item, random_)
     elif field.is_repeated:

@@ -91,9 +91,7 @@ def _orders(epoch: int = 1) -> list[pb.AttachResponse]:
         pb.AttachResponse(microbatch=step),
         pb.AttachResponse(store=pb.Store(store_id=1, pages=[page], in_turn=True)),
         pb.AttachResponse(store=pb.Store(store_id=2, pages=[page])),
-        pb.AttachResponse(
-            save_pages=pb.SavePages(digests=[DIGEST], page_ids=[0], host_ids=[0])
-        ),
+        pb.AttachResponse(save_pages=pb.SavePages(digests=[DIGEST], page_ids=[0], host_ids=[0])),
         pb.AttachResponse(load=pb.Load(load_id=1, digests=[DIGEST], host_ids=[0], timeout_ms=50)),
         pb.AttachResponse(end_load=pb.EndLoad(load_id=1)),
         pb.AttachResponse(commit_load=pb.CommitLoad(load_id=1, page_ids=[4])),

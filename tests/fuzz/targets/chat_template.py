@@ -18,7 +18,18 @@ _LONGEST_S = 4.0
 """A single step may take two seconds after the deadline, on a machine that is not busy."""
 _MOST_CHARS = 1 << 16
 _VALUES = (
-    *("messages", "messages[0]", "'x'", "1", "-1", "2.5", "none", "true", "range(99)", "namespace()"),
+    *(
+        "messages",
+        "messages[0]",
+        "'x'",
+        "1",
+        "-1",
+        "2.5",
+        "none",
+        "true",
+        "range(99)",
+        "namespace()",
+    ),
     *("loop", "loop.index", "caller", "self", "varargs", "bos_token", "{'a': 1}", "[1, 'b']", "()"),
     *("'a' * 99999", "9 ** 99", "'%s'", "'%999d'", "1e308", "x", "dict(a=1)", "cycler", "''"),
 )

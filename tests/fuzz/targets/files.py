@@ -301,9 +301,7 @@ TARGETS = (
         values=mutated_json(_MANIFEST, values=("\0", "../../etc/passwd", "x" * 5000)),
         examples=500,
     ),
-    Target(
-        name="page file", seeds=(_PAGES,), check=_check_page_file, values=mutated(_PAGES)
-    ),
+    Target(name="page file", seeds=(_PAGES,), check=_check_page_file, values=mutated(_PAGES)),
     Target(
         name="warm file",
         seeds=_WARM,

@@ -130,7 +130,5 @@ TARGETS = (
         ),
         examples=1000,
     ),
-    Target(
-        name="GGUF", seeds=(_GGUF,), check=_check_gguf, values=mutated(_GGUF), examples=300
-    ),
+    Target(name="GGUF", seeds=(_GGUF,), check=_check_gguf, values=mutated(_GGUF), examples=300),
 )

@@ -12,6 +12,7 @@ from chunkmesh.errors import ConfigError, InvalidRequest
 from scheduler.chat_template import ChatMessage, ChatTemplate
 from tests.chat_templates import CHAT, TEMPLATES
 
+
 @pytest.mark.parametrize("source", TEMPLATES.values(), ids=TEMPLATES.keys())
 def test_renders_as_transformers_does(source: str) -> None:
     """A prompt that differs in one blank gives other tokens than the model was trained on."""
