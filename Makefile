@@ -31,6 +31,10 @@ test: $(VENV)/.has-test ## Run all tests but the slow ones
 test-all: $(VENV)/.has-test ## Run the full matrices too
 	pytest -m "not gpu"
 
+.PHONY: fuzz
+fuzz: $(VENV)/.has-dev ## Feed hostile bytes to every decoder and service, for FUZZ_SECONDS (600)
+	python -m tests.fuzz
+
 .PHONY: bench
 bench: $(VENV)/.has-test ## Measure speed (best on an idle machine)
 	python -m tests.bench

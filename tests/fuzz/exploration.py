@@ -1,4 +1,4 @@
-"""Runs a check on many hostile values: few in tests, and as many as a time allows in `make fuzz`."""
+"""Runs a check on many hostile values: few in tests, as many as time allows in `make fuzz`."""
 
 from __future__ import annotations
 

@@ -6,11 +6,9 @@ import asyncio
 import random
 import time
 
-
 from chunkmesh import PROTOCOL_VERSION
 from chunkmesh.errors import InvalidRequest, InvariantViolated, ModelFault, Unavailable
-from chunkmesh.v1 import common_pb2
-from chunkmesh.v1 import generation_pb2
+from chunkmesh.v1 import common_pb2, generation_pb2
 from chunkmesh.v1 import stage_pb2 as pb
 from scheduler import codec, replies
 from scheduler.control_loop import ControlLoop

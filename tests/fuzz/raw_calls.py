@@ -10,6 +10,8 @@ import grpc
 
 _BUGS = frozenset({grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN})
 """What servers answer who did not expect their own error."""
+_CLIENTS_OWN = "Internal error from Core"
+"""What gRPC's client itself says when a server refuses a stream that is still being written."""
 
 
 def _same(data: bytes) -> bytes:
@@ -37,7 +39,7 @@ async def answer_of(
     except asyncio.CancelledError:
         stream.cancel()
         raise
-    if code in _BUGS:
+    if code in _BUGS and details != _CLIENTS_OWN:
         raise AssertionError(f"{method} answered {code.name}: {details}")
     return code
 

@@ -22,3 +22,10 @@ class Target:
     """Hostile bytes."""
     examples: int = 2000
     """In `make test`."""
+
+
+def refused(error: Exception) -> bool:
+    """Return False for a refusal, which must say why."""
+    if not str(error):
+        raise AssertionError(f"{type(error).__name__} without a word")
+    return False

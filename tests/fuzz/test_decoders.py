@@ -1,4 +1,4 @@
-"""Every decoder of bytes from outside, on bytes that are nearly right: a result or its own error."""
+"""Every decoder of bytes from outside, on bytes that are nearly right."""
 
 from __future__ import annotations
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
-from chunkmesh.v1 import generation_pb2 as pb
 from google.protobuf.message import Message
+
+from chunkmesh.v1 import generation_pb2 as pb
 from tests.bytes_tokenizer import write_bytes_folder
 from tests.fuzz.exploration import explore_async
 from tests.fuzz.message_mutation import drawn_message, mutated_message

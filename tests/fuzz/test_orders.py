@@ -6,15 +6,13 @@ import asyncio
 import json
 import random
 from collections.abc import AsyncIterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from chunkmesh.errors import LinkError
-from chunkmesh.transports.memory import MemoryNetwork
 from chunkmesh.transports.create import create
+from chunkmesh.transports.memory import MemoryNetwork
 from chunkmesh.v1 import stage_pb2 as pb
 from stage_worker.compute import Compute, Listener
 from stage_worker.host_pages import HostPages

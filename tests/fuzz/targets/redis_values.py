@@ -8,6 +8,7 @@ import socket
 
 import numpy as np
 
+from chunkmesh.coverage import Coverage, layer_mask
 from chunkmesh.errors import CacheFault
 from chunkmesh.kv_wire import Refused, ValueReader
 from chunkmesh.page_record import (
@@ -18,6 +19,7 @@ from chunkmesh.page_record import (
 )
 from chunkmesh.pages import DIGEST_BYTES
 from chunkmesh.stored_page import describe_page, key_digest, page_key
+from chunkmesh.v1 import hicache_pb2 as pb
 from hicache import codec
 from hicache.audit_log import decode_deed
 from hicache.changes import ChangeKind, Stored, Summary
@@ -37,8 +39,6 @@ from hicache.replication.events import (
     Told,
     Unlinked,
 )
-from chunkmesh.coverage import Coverage, layer_mask
-from chunkmesh.v1 import hicache_pb2 as pb
 from tests.fuzz.mutation import Draw, mutated
 from tests.fuzz.target import Target
 from tests.page_samples import FORM, NAMESPACE, chain, encoded, layer_data, read_page

@@ -12,7 +12,7 @@ from rich.progress import Progress
 
 from chunkmesh.demo_model.convert import Weights, read_config, read_tensors, unpermute_rows
 from chunkmesh.errors import ConfigError
-from tests.gguf_file import HIDDEN, NUM_HEADS, NUM_KV_HEADS, write_gguf
+from tests.gguf_file import NUM_HEADS, NUM_KV_HEADS, write_gguf
 
 QUIET = Progress(disable=True)
 
