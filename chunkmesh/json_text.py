@@ -20,8 +20,8 @@ def parse_json(text: str | bytes) -> Any:  # noqa: ANN401 - JSON
         value = json.loads(text)
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
-    backslash = b"\\" if isinstance(text, bytes) else "\\"
-    if backslash in text:
+    has_escapes = b"\\" in text if isinstance(text, bytes) else "\\" in text
+    if has_escapes:
         _check_characters(value)
     return value
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Self, TypeVar
+from typing import Any, ClassVar, Self
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
@@ -18,7 +17,6 @@ from chunkmesh.json_text import parse_json
 
 KIND = "chunkmesh bench result"
 VERSION = 1
-ResultT = TypeVar("ResultT")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +83,7 @@ class BenchResult:
         if (found := fields.pop("format", None)) != VERSION:
             raise ConfigError(f"{name}: format {found}, this program reads {VERSION}")
         try:
-            result = _reader(cls).validate_json(json.dumps(fields))
+            result = TypeAdapter(cls).validate_json(json.dumps(fields))
         except ValidationError as error:
             fault = error.errors(include_url=False)[0]
             place = ".".join(map(str, fault["loc"]))
@@ -93,11 +91,6 @@ class BenchResult:
         if not result.runs:
             raise ConfigError(f"{name}: it holds no run")
         return result
-
-
-@functools.cache
-def _reader(kind: type[ResultT]) -> TypeAdapter[ResultT]:
-    return TypeAdapter(kind)
 
 
 def _run_json(run: BenchRun, *, with_records: bool) -> dict[str, Any]:

@@ -73,11 +73,11 @@ def read_answer(status: int, body: bytes) -> Readiness:
         fields = {"state": body.decode(errors="replace").strip()}
     words = [str(fields[name]) for name in ("state", "reason") if fields.get(name)]
     progress = fields.get("progress")
-    known = isinstance(progress, int | float) and 0 <= progress <= 1
+    is_known = isinstance(progress, int | float) and 0 <= progress <= 1
     return Readiness(
         ready=False,
         state=": ".join(words) or "not ready",
-        progress=float(progress) if known else None,
+        progress=float(progress) if is_known and progress is not None else None,
     )
 
 

@@ -47,7 +47,8 @@ def _somewhere(message: Message, random_: random.Random) -> Message:
     """Return the message or one of those in it."""
     while random_.random() < 0.7:
         inner: list[Message] = []
-        for field, value in message.ListFields():
+        listed: Any = message.ListFields()
+        for field, value in listed:
             if (
                 field.type != FieldDescriptor.TYPE_MESSAGE
                 or field.message_type.GetOptions().map_entry
@@ -61,7 +62,7 @@ def _somewhere(message: Message, random_: random.Random) -> Message:
 
 
 def _change(message: Message, random_: random.Random) -> None:
-    fields = message.DESCRIPTOR.fields
+    fields: Any = message.DESCRIPTOR.fields
     if not fields:
         return
     field = random_.choice(fields)
@@ -73,7 +74,7 @@ def _change(message: Message, random_: random.Random) -> None:
         _set(message, field, random_, 0)
 
 
-def _repeat(message: Message, field: FieldDescriptor, random_: random.Random) -> None:
+def _repeat(message: Message, field: Any, random_: random.Random) -> None:
     """Say the items of a list several times."""
     if field.type == FieldDescriptor.TYPE_MESSAGE and field.message_type.GetOptions().map_entry:
         return
@@ -81,7 +82,7 @@ def _repeat(message: Message, field: FieldDescriptor, random_: random.Random) ->
     items.extend(list(items) * random_.choice((1, 2, _MAX_ITEMS)))
 
 
-def _set(message: Message, field: FieldDescriptor, random_: random.Random, depth: int) -> None:
+def _set(message: Message, field: Any, random_: random.Random, depth: int) -> None:
     if field.type == FieldDescriptor.TYPE_MESSAGE:
         _set_message(message, field, random_, depth)
     elif field.is_repeated:
@@ -92,9 +93,7 @@ def _set(message: Message, field: FieldDescriptor, random_: random.Random, depth
         setattr(message, field.name, _value(field, random_))
 
 
-def _set_message(
-    message: Message, field: FieldDescriptor, random_: random.Random, depth: int
-) -> None:
+def _set_message(message: Message, field: Any, random_: random.Random, depth: int) -> None:
     if depth >= _MAX_DEPTH:
         return
     value = getattr(message, field.name)
@@ -113,12 +112,12 @@ def _set_message(
         value.CopyFrom(_drawn_as(field, random_, depth))
 
 
-def _drawn_as(field: FieldDescriptor, random_: random.Random, depth: int) -> Any:
+def _drawn_as(field: Any, random_: random.Random, depth: int) -> Any:
     kind: type[Message] = field.message_type._concrete_class
     return drawn_message(kind, random_, depth + 1)
 
 
-def _value(field: FieldDescriptor, random_: random.Random) -> Any:
+def _value(field: Any, random_: random.Random) -> Any:
     if field.type in _INTEGERS:
         least, most = _INTEGERS[field.type]
         small = random_.choice((0, 1, 2, 3, 4, 15, 16, 17, 63, 64, 263, 264, 4096))

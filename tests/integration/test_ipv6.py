@@ -27,7 +27,7 @@ def _free_port() -> int:
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("transport", ["ucx", "grpc"])
+@pytest.mark.parametrize("transport", ["ucx", pytest.param("grpc", marks=pytest.mark.slow)])
 def test_a_mesh_on_ipv6(tiny: Path, valkey: Valkey, transport: str) -> None:
     """It forms, links its stages, finds its cache and answers."""
     users, internal, cache, data, http = (_free_port() for _ in range(5))

@@ -264,7 +264,7 @@ TARGETS = (
         seeds=(json.dumps(_RESULT).encode(),),
         check=_check_result,
         values=mutated_json(_RESULT),
-        examples=1000,
+        examples=200,
     ),
     Target(
         name="bench prompts",

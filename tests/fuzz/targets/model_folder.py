@@ -22,7 +22,7 @@ from tests.fuzz.mutation import Draw
 from tests.fuzz.scratch import scratch_folder
 from tests.fuzz.target import Target, refused
 
-_COMMON = {
+_COMMON: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"],
     "vocab_size": 264,
     "hidden_size": 64,
@@ -123,7 +123,7 @@ def _check_shape(data: bytes) -> bool:
         shape = parse_shape(fields, name="config.json")
     except ConfigError as error:
         return refused(error)
-    return len(shape.layers) == fields["num_hidden_layers"]
+    return bool(len(shape.layers) == fields["num_hidden_layers"])
 
 
 def _check_file(name: str, data: bytes) -> bool:

@@ -32,6 +32,7 @@ from hicache.replication.event_codec import decode_events, encode_event
 from hicache.replication.events import (
     Cleared,
     Committed,
+    Event,
     Gone,
     Leased,
     Lost,
@@ -71,27 +72,23 @@ _SUMMARY = Summary(
     num_queried_pages=3,
     num_bytes=99,
 )
-_EVENTS = tuple(
-    map(
-        encode_event,
-        (
-            Committed(
-                namespace=NAMESPACE,
-                stored=Stored(
-                    pages=((_DIGESTS[0], NAMESPACE, 0), (_DIGESTS[1], bytes(32), -7)),
-                    coverage=_COVERAGE,
-                ),
-            ),
-            Gone(kind=ChangeKind.EVICTED, namespace=NAMESPACE, digests=_DIGESTS, num_bytes=9),
-            Unlinked(digests=_DIGESTS),
-            Told(summary=_SUMMARY, last=_DIGESTS[1]),
-            Leased(lease_id="a-1", last=_DIGESTS[1], ttl_s=60.5),
-            Released(lease_id="a-1"),
-            Cleared(num_pages=3, num_bytes=4),
-            Lost(),
+_TOLD: tuple[Event, ...] = (
+    Committed(
+        namespace=NAMESPACE,
+        stored=Stored(
+            pages=((_DIGESTS[0], NAMESPACE, 0), (_DIGESTS[1], bytes(32), -7)),
+            coverage=_COVERAGE,
         ),
-    )
+    ),
+    Gone(kind=ChangeKind.EVICTED, namespace=NAMESPACE, digests=_DIGESTS, num_bytes=9),
+    Unlinked(digests=_DIGESTS),
+    Told(summary=_SUMMARY, last=_DIGESTS[1]),
+    Leased(lease_id="a-1", last=_DIGESTS[1], ttl_s=60.5),
+    Released(lease_id="a-1"),
+    Cleared(num_pages=3, num_bytes=4),
+    Lost(),
 )
+_EVENTS = tuple(map(encode_event, _TOLD))
 
 
 class _Said:

@@ -26,7 +26,7 @@ from tests.gguf_file import gguf_bytes
 _FOLDER = scratch_folder()
 _NAMES = ("model.embed_tokens.weight", "model.layers.0.input_layernorm.weight", "other")
 _TENSORS = {name: torch.arange(6.0).reshape(2, 3) for name in _NAMES}
-_WEIGHTS = save(_TENSORS)
+_WEIGHTS: bytes = save(_TENSORS)
 _SPECS = tuple(TensorSpec(role="r", name=name, shape=(2, 3)) for name in _NAMES)
 _INDEX = {"metadata": {"total_size": 72}, "weight_map": dict.fromkeys(_NAMES, "a.safetensors")}
 _DTYPES = (
