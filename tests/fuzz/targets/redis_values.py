@@ -7,12 +7,14 @@ import random
 import socket
 
 import numpy as np
+import xxhash
 
-from chunkmesh.coverage import Coverage, layer_mask
+from chunkmesh.coverage import MAX_LAYER_BYTES, MAX_MODEL_LAYERS, Coverage, layer_mask
 from chunkmesh.errors import CacheFault
 from chunkmesh.kv_wire import Refused, ValueReader
 from chunkmesh.page_record import (
     LAYER_HEADER_BYTES,
+    RECORD_BYTES,
     RECORD_FIELD,
     decode_record,
     encode_record,
@@ -127,7 +129,26 @@ def _check_record(data: bytes) -> bool:
     if record is None:
         return False
     assert data == encode_record(_DIGEST, record)
+    form = record.format
+    assert 0 < form.model_layers <= MAX_MODEL_LAYERS
+    assert form.page_tokens > 0
+    assert 0 < form.layer_bytes <= MAX_LAYER_BYTES
     return True
+
+
+def _mutated_record() -> Draw:
+    """Return what changes a record, and mostly gives it the checksum of what it says then."""
+    mutate = mutated(_PAGE.record)
+    seed = int.from_bytes(_DIGEST[:8], "little")
+
+    def draw(random_: random.Random) -> bytes:
+        data = mutate(random_)
+        if random_.random() < 0.2:
+            return data
+        body = data[: RECORD_BYTES - 8]
+        return body + xxhash.xxh3_64_intdigest(body, seed=seed).to_bytes(8, "little")
+
+    return draw
 
 
 def _check_layer(data: bytes) -> bool:
@@ -153,8 +174,13 @@ def _check_described(data: bytes) -> bool:
     if digest is None:
         return False
     assert page_key(digest) == key
-    page = describe_page(key, record, fields.split(b"\n"))
-    assert page.coverage is None or page.coverage.is_sound
+    names = fields.split(b"\n")
+    page = describe_page(key, record, names)
+    if page.record is not None:
+        num_layers = page.record.format.model_layers
+        held = {layer for layer in range(num_layers) if b"%d" % layer in names}
+        found = 0 if page.coverage is None else page.coverage.layers
+        assert found == sum(1 << layer for layer in held)
     return page.record is not None
 
 
@@ -220,6 +246,8 @@ def _check_events(data: bytes) -> bool:
     known = [event for event in events if event is not None]
     again = [each for event in known for each in decode_events(encode_event(event))]
     assert list(map(_canonical, known)) == list(map(_canonical, again))
+    for event in known:
+        assert not isinstance(event, Committed) or event.stored.coverage.is_sound
     return bool(known)
 
 
@@ -294,7 +322,7 @@ TARGETS = (
         name="page record",
         seeds=(_PAGE.record,),
         check=_check_record,
-        values=mutated(_PAGE.record),
+        values=_mutated_record(),
     ),
     Target(
         name="page layer",
