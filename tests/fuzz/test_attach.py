@@ -30,7 +30,7 @@ async def test_hostile_workers() -> None:
         assert loop.num_requests == 0
         loop.workers.registry._not_before_s = 0.0
 
-    await explore_async(lambda random_: random_.getrandbits(32), check, examples=200)
+    await explore_async(lambda random_: random_.getrandbits(32), check, examples=150)
     assert ends.keys() == {"refused", "left", "broke the protocol"}
     assert loop.engine.is_idle()
     assert await LyingWorker(loop, _Honest()).run() == "left"

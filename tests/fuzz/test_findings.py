@@ -126,9 +126,12 @@ def test_found_in_hellos(fields: dict[str, object], words: str) -> None:
 @pytest.mark.parametrize("field", ["started_us", "acked_us", "restored_bytes", "restore_us"])
 def test_found_in_acknowledgements(field: str) -> None:
     """Times of centuries fit no message; all users' timelines and answers ended INTERNAL."""
-    codec.acked_from(pb.Ack(**{field: 1 << 53}), 0)
+    ack = pb.Ack()
+    setattr(ack, field, 1 << 53)
+    codec.acked_from(ack, 0)
+    setattr(ack, field, (1 << 53) + 1)
     with pytest.raises(InvariantViolated, match=field):
-        codec.acked_from(pb.Ack(**{field: (1 << 53) + 1}), 0)
+        codec.acked_from(ack, 0)
 
 
 JOIN = pb.Join(epoch=1, num_stages=1, page_tokens=16, num_pages=4, max_microbatch_tokens=64)

@@ -118,6 +118,6 @@ TARGETS = (
         seeds=tuple(each.encode() for each in TEMPLATES.values()),
         check=_check,
         values=_templates(),
-        examples=500,
+        examples=300,
     ),
 )

@@ -173,7 +173,7 @@ def _check_page_file(data: bytes) -> bool:
     path.write_bytes(data)
     try:
         read = len(list(read_page_file(path)))
-        assert read == check_page_file(path)
+        assert read == check_page_file(path) == int.from_bytes(data[-8:], "little")
     except ConfigError as error:
         return refused(error)
     return True
@@ -257,14 +257,14 @@ TARGETS = (
         seeds=(_TOML,),
         check=_check_settings,
         values=mutated(_TOML, words=_TOML_WORDS),
-        examples=300,
+        examples=150,
     ),
     Target(
         name="bench result",
         seeds=(json.dumps(_RESULT).encode(),),
         check=_check_result,
         values=mutated_json(_RESULT),
-        examples=200,
+        examples=100,
     ),
     Target(
         name="bench prompts",

@@ -62,17 +62,18 @@ _LATENT = {
 }
 _FP8 = {"quant_method": "fp8", "weight_block_size": [128, 128]}
 _TYPES = ["full_attention", "sliding_attention"] * 2
+_FAMILIES: dict[str, dict[str, Any]] = {
+    "Llama": {"rope_scaling": _LLAMA3},
+    "Mistral": {"sliding_window": 24, "head_dim": 16},
+    "Qwen2": _WINDOW | {"layer_types": _TYPES},
+    "Qwen3": _WINDOW | {"head_dim": 32, "quantization_config": _FP8},
+    "Qwen3Moe": {"num_experts": 8, "num_experts_per_tok": 3, "mlp_only_layers": [2]},
+    "DeepseekV2": _LATENT | {"topk_method": "group_limited_greedy"},
+    "DeepseekV3": _LATENT | {"rope_parameters": _YARN | {"mscale": 1.0}},
+}
 _CONFIGS = tuple(
     _COMMON | {"architectures": [f"{family}ForCausalLM"]} | fields
-    for family, fields in {
-        "Llama": {"rope_scaling": _LLAMA3},
-        "Mistral": {"sliding_window": 24, "head_dim": 16},
-        "Qwen2": _WINDOW | {"layer_types": _TYPES},
-        "Qwen3": _WINDOW | {"head_dim": 32, "quantization_config": _FP8},
-        "Qwen3Moe": {"num_experts": 8, "num_experts_per_tok": 3, "mlp_only_layers": [2]},
-        "DeepseekV2": _LATENT | {"topk_method": "group_limited_greedy"},
-        "DeepseekV3": _LATENT | {"rope_parameters": _YARN | {"mscale": 1.0}},
-    }.items()
+    for family, fields in _FAMILIES.items()
 )
 _MEANT = ("yarn", "linear", "llama3", "dynamic", "fp8", "sliding_attention", 1.0, 128, [128, 128])
 _TOKENIZER: dict[str, Any] = json.loads(bytes_tokenizer().to_str())
@@ -189,27 +190,27 @@ TARGETS = (
         seeds=_bytes_of(*_CONFIGS),
         check=lambda data: _check_file("config.json", data),
         values=mutated_json(*_CONFIGS, values=_MEANT),
-        examples=500,
+        examples=150,
     ),
     Target(
         name="generation_config.json",
         seeds=_bytes_of(_GENERATION),
         check=lambda data: _check_file("generation_config.json", data),
         values=mutated_json(_GENERATION),
-        examples=500,
+        examples=150,
     ),
     Target(
         name="tokenizer_config.json",
         seeds=_bytes_of(_TOKENIZER_CONFIG),
         check=lambda data: _check_file("tokenizer_config.json", data),
         values=mutated_json(_TOKENIZER_CONFIG),
-        examples=500,
+        examples=150,
     ),
     Target(
         name="tokenizer.json",
         seeds=_bytes_of(_TOKENIZER),
         check=lambda data: _check_file("tokenizer.json", data),
         values=_mutated_tokenizer(),
-        examples=500,
+        examples=150,
     ),
 )

@@ -71,12 +71,15 @@ def _check_index(data: bytes) -> bool:
     folder = _FOLDER / "sharded"
     folder.mkdir(exist_ok=True)
     (folder / "a.safetensors").write_bytes(_WEIGHTS)
+    (_FOLDER / "a.safetensors").write_bytes(_WEIGHTS)  # outside, and not to be read
     (folder / "model.safetensors.index.json").write_bytes(data)
     try:
         with Checkpoint(folder) as checkpoint:
-            return _read_all(checkpoint)
+            is_read = _read_all(checkpoint)
     except ConfigError as error:
         return refused(error)
+    assert all("/" not in file for file in json.loads(data)["weight_map"].values())
+    return is_read
 
 
 def _check_gguf(data: bytes) -> bool:
