@@ -78,7 +78,7 @@ def _check_index(data: bytes) -> bool:
             is_read = _read_all(checkpoint)
     except ConfigError as error:
         return refused(error)
-    assert all("/" not in file for file in json.loads(data)["weight_map"].values())
+    assert all("/" not in str(file) for file in json.loads(data)["weight_map"].values())
     return is_read
 
 
