@@ -13,7 +13,7 @@ import numpy as np
 
 from chunkmesh.errors import LinkError
 from chunkmesh.v1 import stage_pb2 as pb
-from stage_worker.stage import StageDescription
+from stage_worker.identity import Identity
 
 _TOKEN_BYTES = 16
 _DIGEST_BYTES = 32
@@ -27,12 +27,10 @@ _ID_BYTES = 4
 class ReceivedOrders:
     """What the orders of one stream have said so far."""
 
-    def __init__(
-        self, description: StageDescription, *, kv_capacity_tokens: int, host_bytes: int
-    ) -> None:
-        """Begin before the first Join."""
-        self._description = description
-        self._kv_capacity_tokens = kv_capacity_tokens
+    def __init__(self, identity: Identity, host_bytes: int) -> None:
+        """Begin before the first Join, for a worker with so much host memory for pages."""
+        self._description = identity.description
+        self._kv_capacity_tokens = identity.kv_capacity_tokens
         self._host_bytes = host_bytes
         self._join: pb.Join | None = None
         self._num_host_pages = 0

@@ -62,11 +62,7 @@ class Session:
         self._page_io = page_io
         self._on_ready = on_ready
         self._on_crash = on_crash
-        self._received = ReceivedOrders(
-            identity.description,
-            kv_capacity_tokens=identity.kv_capacity_tokens,
-            host_bytes=page_io.host.num_bytes,
-        )
+        self._received = ReceivedOrders(identity, page_io.host.num_bytes)
         self._epoch: int | None = None
         """Epoch in which this worker is a connected stage; None while it is none."""
         self._links: Links | None = None

@@ -72,12 +72,10 @@ def read_answer(status: int, body: bytes) -> Readiness:
     if not isinstance(fields, dict):
         fields = {"state": body.decode(errors="replace").strip()}
     words = [str(fields[name]) for name in ("state", "reason") if fields.get(name)]
-    progress = fields.get("progress")
-    is_known = isinstance(progress, int | float) and 0 <= progress <= 1
     return Readiness(
         ready=False,
         state=": ".join(words) or "not ready",
-        progress=float(progress) if is_known and progress is not None else None,
+        progress=_share(fields.get("progress")),
     )
 
 
@@ -97,3 +95,10 @@ class RedisSocket:
                 return READY if connection.recv(64) == b"+PONG\r\n" else STARTING
             except OSError:
                 return STARTING
+
+
+def _share(progress: object) -> float | None:
+    """Return a share of 1; None if it is no number."""
+    if not isinstance(progress, int | float) or progress != progress:  # noqa: PLR0124 - NaN
+        return None
+    return float(min(max(progress, 0), 1))

@@ -12,6 +12,7 @@ from chunkmesh.v1 import common_pb2
 from chunkmesh.v1 import stage_pb2 as pb
 from scheduler import codec
 from scheduler.hello_checks import check_hello
+from stage_worker.identity import Identity
 from stage_worker.received_orders import ReceivedOrders
 from tests.fuzz.all_targets import TARGETS
 from tests.fuzz.lying_worker import HELLO
@@ -69,7 +70,6 @@ FOUND: list[tuple[str, bytes]] = [
     ("token ids", DEEP.encode()),
     ("command line's config.json", b'{"architectures": [[]], "num_hidden_layers": 4}'),
     ("command line's config.json", f'{{"num_hidden_layers": {BIG}}}'.encode()),
-    ("answer of /ready", f'{{"progress": {BIG}}}'.encode()),
     ("manifest", DEEP.encode()),
     ("warm file", DEEP.encode()),
     ("chat template", b"{% for a in b %}" * 21 + b"{% endfor %}" * 21),
@@ -141,10 +141,21 @@ ROW = pb.SamplingRow(top_p=1, repetition_penalty=1)
 DIGEST = bytes(32)
 
 
+def _orders() -> ReceivedOrders:
+    """Return what a worker of the only stage, with four pages, checks orders by."""
+    identity = Identity(
+        incarnation="i",
+        description=ScriptedStage(0, 2, 2, Script()).description,
+        kv_capacity_tokens=64,
+        host_capacity_tokens=0,
+        peer=None,
+    )
+    return ReceivedOrders(identity, 0)
+
+
 def _received(*orders: pb.AttachResponse) -> None:
     """Check orders behind a sound Join, as a worker of the only stage does."""
-    description = ScriptedStage(0, 2, 2, Script()).description
-    received = ReceivedOrders(description, kv_capacity_tokens=64, host_bytes=0)
+    received = _orders()
     for order in (pb.AttachResponse(join=JOIN), *orders):
         assert received.accepts(order)
 
@@ -209,15 +220,13 @@ def test_found_in_orders(order: pb.AttachResponse) -> None:
 
 def test_an_order_before_join() -> None:
     """Nothing is known then of pages."""
-    description = ScriptedStage(0, 2, 2, Script()).description
-    received = ReceivedOrders(description, kv_capacity_tokens=64, host_bytes=0)
+    received = _orders()
     with pytest.raises(LinkError, match="before join"):
         received.accepts(pb.AttachResponse(load=pb.Load()))
 
 
 def test_a_microbatch_of_an_earlier_epoch() -> None:
     """Such may arrive late, and is left alone."""
-    description = ScriptedStage(0, 2, 2, Script()).description
-    received = ReceivedOrders(description, kv_capacity_tokens=64, host_bytes=0)
+    received = _orders()
     received.accepts(pb.AttachResponse(join=_with(JOIN, epoch=9)))
     assert not received.accepts(pb.AttachResponse(microbatch=MICROBATCH))

@@ -29,6 +29,8 @@ from scheduler.registry import Refused, Registry, WorkerHello
 from tests.started_in_process import refusal
 from tests.tiny_models import edit_config
 
+ANY = "\u2026"
+"""What stands in the document for paths, numbers and reasons."""
 DOCUMENT = Path(__file__).parents[2] / "docs" / "start-up-errors.md"
 Q_PROJ = "model.layers.0.self_attn.q_proj.weight"
 
@@ -194,7 +196,7 @@ CASES: Mapping[str, Callable[[Given], Command]] = {
     "latency file of another model": lambda given: _scheduler(given, _other_latency(given)),
     "Redis URL that is none": lambda _given: _hicache("--redis-url=http://h:1"),
 }
-REFUSED = "scheduler …: this worker is refused: "
+REFUSED = f"scheduler {ANY}: this worker is refused: "
 """How rows begin whose words are the registry's."""
 OTHERS: Mapping[str, Mapping[str, object]] = {
     "worker with another protocol": {"protocol_version": 99},
@@ -231,7 +233,7 @@ def test_a_service_says_why_it_does_not_start(given: Given, case: str) -> None:
     command = command[len(environ) :]
     status, line = refusal(*command, environ=environ)
     assert status == 2
-    said = re.escape(_rows()[case]).replace("…", ".*")
+    said = re.escape(_rows()[case]).replace(ANY, ".*")
     assert re.fullmatch(f"{command[0]}: {said}", line), line
 
 
@@ -264,7 +266,7 @@ def test_a_scheduler_says_why_it_refuses_a_worker(case: str) -> None:
     changes: dict[str, Any] = dict(OTHERS[case])
     with pytest.raises(Refused) as refused:
         registry.check(dataclasses.replace(second, **changes))
-    said = re.escape(_rows()[case].removeprefix(REFUSED)).replace("…", ".*")
+    said = re.escape(_rows()[case].removeprefix(REFUSED)).replace(ANY, ".*")
     assert re.fullmatch(said, str(refused.value)), refused.value
 
 
@@ -298,7 +300,7 @@ async def test_hicache_starts_without_redis_and_says_why(case: str, answer: byte
     assert "pass@" not in fault
     table = DOCUMENT.read_text(encoding="utf-8").partition("## It goes on")[2]
     (words,) = re.findall(rf"^\| {case} \|[^`]*`(Redis [^`]+)`", table, re.MULTILINE)
-    assert words.replace("…", str(port)) in fault
+    assert words.replace(ANY, str(port)) in fault
 
 
 @contextlib.asynccontextmanager
