@@ -35,6 +35,10 @@ test-all: $(VENV)/.has-test ## Run the full matrices too
 soak: $(VENV)/.has-test ## Let clients of all manners loose for SOAK_SECONDS (600), and tell what is left
 	python -m tests.soak
 
+.PHONY: fuzz
+fuzz: $(VENV)/.has-dev ## Feed hostile bytes to every decoder and service, for FUZZ_SECONDS (600)
+	python -m tests.fuzz
+
 .PHONY: bench
 bench: $(VENV)/.has-test ## Measure speed (best on an idle machine)
 	python -m tests.bench

@@ -30,6 +30,7 @@ from chunkmesh.errors import ConfigError
 
 EXIT_FAILURE = 1
 EXIT_USAGE = 2
+_MAX_REASON = 2000
 
 Serve = Callable[[SettingsT, asyncio.Event], Awaitable[None]]
 
@@ -99,5 +100,11 @@ def _config_error(error: BaseException) -> ConfigError | None:
 
 
 def _refuse(command: str, error: ConfigError) -> int:
-    sys.stderr.write(f"{command}: {error}\n")
+    sys.stderr.write(f"{command}: {_one_line(str(error))}\n")
     return EXIT_USAGE
+
+
+def _one_line(text: str) -> str:
+    """Return a reason as a terminal can show it: it may quote a file that nobody has looked at."""
+    shown = "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
+    return shown if len(shown) <= _MAX_REASON else f"{shown[:_MAX_REASON]} ..."

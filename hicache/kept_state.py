@@ -202,14 +202,14 @@ class KeptState:
 
 def _read(store: KvStore) -> tuple[dict[bytes, int], dict[bytes, int]]:
     admin = KvAdmin(store)
-    return _decoded(admin.read_hash(PINS)), _decoded(admin.read_hash(QUOTAS))
+    return decode_values(admin.read_hash(PINS)), decode_values(admin.read_hash(QUOTAS))
 
 
 def _encoded(values: Mapping[bytes, int]) -> dict[bytes, bytes]:
     return {digest.hex().encode(): b"%d" % value for digest, value in values.items()}
 
 
-def _decoded(fields: Mapping[bytes, bytes]) -> dict[bytes, int]:
+def decode_values(fields: Mapping[bytes, bytes]) -> dict[bytes, int]:
     """Read digests and numbers; a field that is neither is left out."""
     values = {}
     for name, value in fields.items():

@@ -28,6 +28,7 @@ from scheduler.actions import (
 )
 from scheduler.decisions import SendConnect, SendJoin, SendReleased, SendStandBy
 from scheduler.formation import OutboundLink
+from scheduler.hello_checks import check_hello
 from scheduler.latency_fit import LatencyPoint
 from scheduler.latency_model import Work
 from scheduler.load_parts import part_of
@@ -39,6 +40,8 @@ _MAX_PROFILE_POINTS = 512
 _MAX_BACKENDS = 16
 _MAX_CHUNK_ALIGNMENT = 1 << 20
 _MAX_PROFILE_ROWS = 4096
+_MAX_AMOUNT = 1 << 53
+"""Of bytes and microseconds: centuries and petabytes, and sums of them still fit a message."""
 
 
 def hello_from(message: pb.Hello) -> WorkerHello:
@@ -47,6 +50,7 @@ def hello_from(message: pb.Hello) -> WorkerHello:
     Raises:
         InvalidRequest: a field is missing or out of range.
     """
+    check_hello(message)
     first, last = message.layers.first, message.layers.last
     if not first < last <= message.model_layers:
         raise InvalidRequest(
@@ -327,8 +331,10 @@ def acked_from(ack: pb.Ack, stage: int) -> events.Acked:
     """Read an Ack of a stage.
 
     Raises:
-        InvariantViolated: its log-probabilities are not whole or not finite.
+        InvariantViolated: its log-probabilities are not whole or not finite, or a time or an
+            amount is none.
     """
+    _check_amounts(ack, ("started_us", "acked_us", "restored_bytes", "restore_us"))
     try:
         return events.Acked(
             epoch=ack.epoch,
@@ -346,6 +352,13 @@ def acked_from(ack: pb.Ack, stage: int) -> events.Acked:
         raise InvariantViolated(
             f"acknowledgement {ack.seq_no} of stage {stage}: log-probabilities: {error}"
         ) from error
+
+
+def _check_amounts(message: pb.Ack | pb.LoadDone, names: tuple[str, ...]) -> None:
+    for name in names:
+        value = getattr(message, name)
+        if value > _MAX_AMOUNT:
+            raise InvariantViolated(f"{name} is {value}, at most {_MAX_AMOUNT}")
 
 
 def _logprobs_from(message: common_pb2.TokenLogprobs) -> TokenLogprobs:
@@ -370,7 +383,12 @@ def times_from(ack: pb.Ack) -> AckTimes:
 
 
 def loaded_from(done: pb.LoadDone, epoch: int, stage: int) -> events.Loaded:
-    """Read what a stage has read from Redis."""
+    """Read what a stage has read from Redis.
+
+    Raises:
+        InvariantViolated: a time or an amount is none.
+    """
+    _check_amounts(done, ("num_bytes", "took_us"))
     return events.Loaded(
         epoch=epoch,
         stage=stage,

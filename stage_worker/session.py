@@ -28,6 +28,7 @@ from stage_worker.identity import Identity
 from stage_worker.links import Links, NotFormed
 from stage_worker.page_io import PageIO
 from stage_worker.place import NOWHERE, SPARE, STAGE, Duty, Place
+from stage_worker.received_orders import ReceivedOrders
 from stage_worker.silence import Silence
 
 _log = structlog.get_logger(__name__)
@@ -82,6 +83,7 @@ class Session:
         self._epoch = _Epoch(0)
         """That of the last Join."""
         self._place = NOWHERE
+        self._received = ReceivedOrders(identity, page_io.host.num_bytes)
         self._links: Links | None = None
         self._forming: asyncio.Task[None] | None = None
         self._connect = asyncio.Event()
@@ -128,6 +130,7 @@ class Session:
             Silent: the scheduler has said nothing for too long.
             grpc.aio.AioRpcError: the scheduler is gone or refuses this worker.
             StaleEpoch: the scheduler is no longer in charge.
+            LinkError: it broke the protocol.
         """
         self.say(self._hello())
         heart = self._spawn(self._beat())
@@ -138,7 +141,8 @@ class Session:
                 async for response in call:
                     if silence is not None:
                         silence.broken()
-                    await self._obey(response)
+                    if self._received.accepts(response):
+                        await self._obey(response)
         finally:
             heart.cancel()
             connecting.cancel()

@@ -18,7 +18,14 @@ import structlog
 
 from chunkmesh.address import HostPort
 from chunkmesh.dialling import Dialling
-from chunkmesh.errors import ChunkMeshError, ConfigError, InvalidRequest, StaleEpoch, Unavailable
+from chunkmesh.errors import (
+    ChunkMeshError,
+    ConfigError,
+    InvalidRequest,
+    LinkError,
+    StaleEpoch,
+    Unavailable,
+)
 from chunkmesh.grpc_client import PLAIN, Access, channel
 from chunkmesh.status import from_rpc_error
 from chunkmesh.transports.base import Transport
@@ -227,6 +234,8 @@ class Worker:
                     raise ConfigError(f"scheduler {address}: {lost}") from error
             except (StaleEpoch, Silent) as error:
                 lost = error
+            except LinkError as error:
+                lost = LinkError(f"it broke the protocol: {error}")
             else:
                 return None
         self._lost.lost(str(address), str(lost))

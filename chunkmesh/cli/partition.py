@@ -5,12 +5,13 @@ A split by what layers take is auto_partition.py.
 
 from __future__ import annotations
 
-import json
 from enum import StrEnum
 from itertools import pairwise
 from pathlib import Path
 
+from chunkmesh.coverage import MAX_MODEL_LAYERS
 from chunkmesh.errors import ConfigError, reason_of
+from chunkmesh.json_text import parse_json
 from chunkmesh.known_architectures import ARCHITECTURE_NAMES
 from chunkmesh.layers import LayerRange, check_tiling, partition
 
@@ -96,7 +97,7 @@ def read_num_layers(model_path: Path) -> int:
     """
     path = model_path / "config.json"
     try:
-        config = json.loads(path.read_text())
+        config = parse_json(path.read_bytes())
     except FileNotFoundError:
         raise ConfigError(
             f"--model-path {model_path}: no config.json there; give a Hugging Face model folder,"
@@ -105,12 +106,14 @@ def read_num_layers(model_path: Path) -> int:
     except (OSError, ValueError) as error:
         raise ConfigError(f"--model-path: cannot read {path}: {reason_of(error)}") from error
     names = config.get("architectures") if isinstance(config, dict) else None
-    if isinstance(names, list) and names and not set(ARCHITECTURE_NAMES).intersection(names):
+    if isinstance(names, list) and names and not any(each in ARCHITECTURE_NAMES for each in names):
         raise ConfigError(
             f"--model-path: {path}: architecture {names[0]} is not served; those that are:"
             f" {', '.join(ARCHITECTURE_NAMES)}"
         )
     num_layers = config.get("num_hidden_layers") if isinstance(config, dict) else None
-    if not isinstance(num_layers, int) or num_layers < 1:
-        raise ConfigError(f"--model-path: {path} has no num_hidden_layers")
+    if type(num_layers) is not int or not 1 <= num_layers <= MAX_MODEL_LAYERS:
+        raise ConfigError(
+            f"--model-path: {path} has no num_hidden_layers from 1 to {MAX_MODEL_LAYERS}"
+        )
     return num_layers

@@ -12,8 +12,10 @@ import grpc
 import grpc.aio
 import torch
 
+from chunkmesh.address import HostPort, Listen
 from chunkmesh.errors import ConfigError, LinkError
 from chunkmesh.grpc_options import HANDSHAKE_S, MAX_METADATA_BYTES
+from chunkmesh.ports import free_address
 from chunkmesh.rpc_errors import ErrorInterceptor
 from chunkmesh.transports import handshake
 from chunkmesh.transports.base import HANDSHAKE_TIMEOUT_S, Activation, LinkSpec
@@ -186,17 +188,19 @@ class GrpcTransport:
             maximum_concurrent_rpcs=_MAX_CALLS,
         )
         data_plane_pb2_grpc.add_DataPlaneServicer_to_server(self._data_plane, server)
-        host, _, _ = self.address.rpartition(":")
+        asked = HostPort.parse(self.address)
+        listen = Listen(host=asked.host, port=asked.port, flag="--data-port", explicit=True)
+        address = free_address(listen)
         try:
             if self._tls is None:
-                port = server.add_insecure_port(self.address)
+                server.add_insecure_port(str(address))
             else:
-                port = server.add_secure_port(self.address, server_credentials(self._tls))
+                server.add_secure_port(str(address), server_credentials(self._tls))
         except RuntimeError as error:
-            raise ConfigError(f"data address {self.address} cannot be bound: {error}") from error
+            raise ConfigError(f"data address {address} cannot be bound: {error}") from error
         await server.start()
         self._server = server
-        self.address = f"{host}:{port}"
+        self.address = str(address)
 
     async def accept(self, spec: LinkSpec) -> _GrpcReceiver:
         """Wait for the stage before."""

@@ -12,7 +12,9 @@ import time
 
 import structlog
 
+from chunkmesh.address import HostPort, Listen
 from chunkmesh.errors import ConfigError, LinkError
+from chunkmesh.ports import bind
 from chunkmesh.transports import handshake
 from chunkmesh.transports.base import LinkSpec
 from chunkmesh.transports.handshake import Hello, Refusal
@@ -99,12 +101,8 @@ class Rendezvous:
         Raises:
             ConfigError: the address cannot be bound.
         """
-        try:
-            self._server = await asyncio.start_server(self._meet, self.host, self.port)
-        except OSError as error:
-            raise ConfigError(
-                f"data address {self.host}:{self.port} cannot be bound: {error.strerror}"
-            ) from error
+        listen = Listen(host=self.host, port=self.port, flag="--data-port", explicit=True)
+        self._server = await asyncio.start_server(self._meet, sock=bind(listen))
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def expect(self, spec: LinkSpec, address: bytes) -> Line:
@@ -164,12 +162,12 @@ async def meet(address: str, hello: Hello, *, timeout_s: float) -> Line:
     Raises:
         LinkError: nobody answers there in time, or the link is refused.
     """
-    host, _, port = address.rpartition(":")
     begin = time.monotonic()
     try:
+        peer = HostPort.parse(address)
         async with asyncio.timeout(timeout_s):
-            reader, writer = await asyncio.open_connection(host, int(port))
-    except (OSError, ValueError) as error:
+            reader, writer = await asyncio.open_connection(peer.host, peer.port)
+    except (OSError, ValueError, ConfigError) as error:
         raise LinkError(f"no worker answers at {address}: {error}") from error
     line = Line(reader, writer, max(0.0, timeout_s - (time.monotonic() - begin)))
     try:
