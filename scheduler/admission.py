@@ -135,12 +135,12 @@ class Admission:
     def take_next(
         self,
         has_place: Callable[[Request], bool],
-        may_run: Callable[[Request], bool] = lambda _first: True,
+        may_run: Callable[[Request], bool] = lambda _request: True,
     ) -> Request | None:
         """Take out who is next and has a place, if there is one; note whom it has passed.
 
-        One whose match is pending is passed until that is known, and does not count it. Users
-        whose first one may not run are held back.
+        One whose match is pending is passed until that is known, and does not count it. A user
+        is held back from the first one on that may not run.
         """
         passed: list[Request] = []
         for request in self._queue.in_order(may_run):

@@ -60,9 +60,9 @@ class FairQueue:
         return True
 
     def in_order(
-        self, may_go: Callable[[Request], bool] = lambda _first: True
+        self, may_go: Callable[[Request], bool] = lambda _request: True
     ) -> Iterator[Request]:
-        """Yield who waits, but for users whose first one may not go.
+        """Yield who waits; of a user nobody from the first one on that may not go.
 
         Nobody may be taken in or out meanwhile.
         """
@@ -74,11 +74,11 @@ class FairQueue:
             if head is not None and (not next_ones or head[0] < next_ones[0][0]):
                 user, index = head[1], 0
                 num_seen += 1
-                if not may_go(self._waiting[user][0]):
-                    continue
             else:
                 _, user, index = heapq.heappop(next_ones)
             waiting = self._waiting[user]
+            if not may_go(waiting[index]):
+                continue
             yield waiting[index]
             if index + 1 < len(waiting):
                 heapq.heappush(next_ones, (place(waiting[index + 1]), user, index + 1))

@@ -267,6 +267,21 @@ def test_running_limit_holds_one_user_back_and_nobody_else() -> None:
     assert ("a", None) == (last.spec.user, door.next())
 
 
+def test_running_limit_holds_also_behind_one_whose_match_is_pending() -> None:
+    """Whoever comes behind it may need more rows than it, and waits for its own turn."""
+    door = Door(max_running_requests_per_user=3)
+    for _ in range(2):
+        door.ask("a")
+        assert door.next() is not None
+    pending = Request(spec=door.spec("a"), turn=0)
+    door.wait(pending)
+    door.ask("a", num_outputs=2)
+    door.ask("a")
+    assert door.next() is None
+    pending.move(RequestState.QUEUED)
+    assert door.next() is pending
+
+
 def test_outputs_count_as_running_one_by_one() -> None:
     """Three outputs of a prompt take three rows; each gives its own back."""
     door = Door(max_running_requests_per_user=3)
