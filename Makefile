@@ -31,9 +31,21 @@ test: $(VENV)/.has-test ## Run all tests but the slow ones
 test-all: $(VENV)/.has-test ## Run the full matrices too
 	pytest -m "not gpu"
 
+.PHONY: soak
+soak: $(VENV)/.has-test ## Let clients of all manners loose for SOAK_SECONDS (600), and tell what is left
+	python -m tests.soak
+
+.PHONY: fuzz
+fuzz: $(VENV)/.has-dev ## Feed hostile bytes to every decoder and service, for FUZZ_SECONDS (600)
+	python -m tests.fuzz
+
 .PHONY: bench
 bench: $(VENV)/.has-test ## Measure speed (best on an idle machine)
 	python -m tests.bench
+
+.PHONY: certs
+certs: $(VENV)/.has-test ## Write certificates for development into certs/ (NAMES="host ..." for more than localhost)
+	python -m deploy.certs certs $(NAMES)
 
 .PHONY: gpu-pack
 gpu-pack: ## Pack what a GPU machine without a network lacks, into .gpu (see docs/gpu.md)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import ipaddress
 from typing import Self
 
 from chunkmesh.errors import ConfigError
@@ -42,6 +43,14 @@ class HostPort:
         if any(character in "[]/@" or character.isspace() for character in host):
             raise ConfigError(f"{text!r} is not HOST:PORT, such as 127.0.0.1:50051")
         return cls(host=host or LOOPBACK, port=int(port))
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether only this machine reaches it; a name of another host never counts as such."""
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return self.host == "localhost"
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"

@@ -8,7 +8,6 @@ values. See docs/decisions/0001.
 from __future__ import annotations
 
 import dataclasses
-import re
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Generic, TypeVar
@@ -17,12 +16,10 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from chunkmesh.errors import ConfigError
+from chunkmesh.hidden import without_passwords
 from chunkmesh.known_settings import flag_of, variable_of
 from chunkmesh.settings import Settings
 from chunkmesh.settings_sources import Given, read_environment, read_file, read_flags
-
-_PASSWORD = re.compile(r"(?<=://)([^/@\s]*:)[^/@\s]*(?=@)")
-
 
 SettingsT = TypeVar("SettingsT", bound=Settings)
 
@@ -38,6 +35,14 @@ class Loaded(Generic[SettingsT]):
     def values(self) -> dict[str, str]:
         """Return each field's value as text, without passwords in URLs."""
         return {name: _shown(getattr(self.settings, name)) for name in self.origins}
+
+    def open_passwords(self) -> tuple[str, ...]:
+        """Return the flags by which passwords were given, where every process list shows them."""
+        return tuple(
+            flag_of(name)
+            for name, origin in self.origins.items()
+            if origin.startswith("flag ") and "***" in _shown(getattr(self.settings, name))
+        )
 
     def describe(self) -> str:
         """Return one line a field: its flag, value and origin."""
@@ -99,4 +104,4 @@ def _explain(error: ErrorDetails, given: Mapping[str, Given]) -> str:
 def _shown(value: object) -> str:
     if isinstance(value, (tuple, list)):
         return ",".join(map(_shown, value))
-    return _PASSWORD.sub(r"\1***", "" if value is None else str(value))
+    return without_passwords("" if value is None else str(value))

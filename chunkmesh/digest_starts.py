@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from chunkmesh.remains import Container
+
 MIN_BYTES = 4
 """Shortest start that can be looked for."""
 
@@ -35,6 +37,8 @@ class DigestStarts:
         """Return all digests."""
         return frozenset(digest for digests in self._digests.values() for digest in digests)
 
-    def clear(self) -> None:
-        """Forget all digests."""
-        self._digests.clear()
+    def clear(self) -> list[Container]:
+        """Forget all digests; return what held them, which is the caller's now."""
+        held: list[Container] = [self._digests]
+        self._digests = {}
+        return held

@@ -8,12 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-COMMON_NAMES = frozenset({"host", "log_level", "log_format"})
+COMMON_NAMES = frozenset(
+    {"host", "log_format", "log_level", "ssl_ca_certs", "ssl_certfile", "ssl_keyfile"}
+)
 """Fields of chunkmesh.settings.Settings, which every service has."""
 
 SERVICE_NAMES: Mapping[str, frozenset[str]] = {
     "scheduler": frozenset(
         {
+            "admin_api_key_file",
+            "advertise_host",
+            "api_key_file",
             "cache_secret_file",
             "chunk_strategy",
             "chunked_prefill_size",
@@ -33,15 +38,33 @@ SERVICE_NAMES: Mapping[str, frozenset[str]] = {
             "load_timeout_ms",
             "load_timeout_ms_per_1k_tokens",
             "max_chunk_ms",
+            "max_connections",
             "max_outstanding_stores",
             "max_queued_requests",
+            "max_queued_requests_per_user",
+            "max_queued_tokens",
+            "max_queued_tokens_per_user",
             "max_running_requests",
+            "max_running_requests_per_user",
+            "max_unread_bytes",
+            "mesh_name",
             "model_path",
             "page_size",
             "port",
             "pp_async_batch_depth",
             "pp_max_micro_batch_size",
+            "redis_ca_certs",
+            "redis_password_file",
+            "redis_url",
+            "redis_username",
+            "request_timeout",
             "served_model_name",
+            "ssl_client_ca",
+            "stage_deadline_floor",
+            "takeover_wait",
+            "unread_timeout",
+            "users_ssl_certfile",
+            "users_ssl_keyfile",
             "worker_timeout",
         }
     ),
@@ -50,6 +73,7 @@ SERVICE_NAMES: Mapping[str, frozenset[str]] = {
             "cuda_graph_max_bs",
             "data_port",
             "device",
+            "drain_timeout",
             "dtype",
             "hicache_ratio",
             "hicache_size",
@@ -66,19 +90,35 @@ SERVICE_NAMES: Mapping[str, frozenset[str]] = {
             "profile_timeout",
             "profile_tokens",
             "quantization",
+            "redis_ca_certs",
+            "redis_password_file",
             "redis_url",
+            "redis_username",
             "scheduler",
             "threads",
             "transport",
             "warmup_mode",
         }
     ),
-    "hicache": frozenset({"port", "http_port", "redis_url", "eviction_policy", "max_bytes"}),
+    "hicache": frozenset(
+        {
+            "eviction_policy",
+            "http_port",
+            "max_bytes",
+            "port",
+            "redis_ca_certs",
+            "redis_password_file",
+            "redis_url",
+            "redis_username",
+        }
+    ),
 }
 """Service -> its own fields."""
 
 VARIABLE_PREFIX = "CHUNKMESH_"
-VARIABLES = frozenset({"CHUNKMESH_CONFIG", "CHUNKMESH_HICACHE"})
+API_KEY_VARIABLE = "CHUNKMESH_API_KEY"
+"""Key that the command lines send."""
+VARIABLES = frozenset({API_KEY_VARIABLE, "CHUNKMESH_CONFIG", "CHUNKMESH_HICACHE"})
 """Environment variables that are no field of a service."""
 
 

@@ -17,6 +17,7 @@ from chunkmesh.stored_page import page_key
 MAX_READ_BYTES = MAX_COMMAND_BYTES - (64 << 10)
 """Leaves room for the fields' names where the values go on in one message of 4 MiB."""
 _BATCH_FIELDS = 1000
+_MAX_DIGITS = len(str(1 << 63))
 
 
 class KvAdmin:
@@ -149,7 +150,7 @@ def _entry(reply: object) -> tuple[bytes, dict[bytes, bytes]]:
 
 def _unix_ms(entry_id: bytes) -> int:
     unix_ms = entry_id.partition(b"-")[0]
-    if not unix_ms.isdigit():
+    if not (unix_ms.isdigit() and len(unix_ms) <= _MAX_DIGITS and int(unix_ms) < 1 << 63):
         raise CacheFault("Redis: an entry of a log is none")
     return int(unix_ms)
 

@@ -14,6 +14,7 @@ from typing import Protocol, TypeVar, cast
 
 from redis.backoff import NoBackoff
 from redis.connection import ConnectionPool
+from redis.credentials import CredentialProvider
 from redis.exceptions import (
     AskError,
     ClusterDownError,
@@ -25,7 +26,10 @@ from redis.exceptions import (
 from redis.retry import Retry
 
 from chunkmesh.errors import CacheFault, ConfigError
+from chunkmesh.hidden import without_passwords
+from chunkmesh.kv_login import NO_LOGIN, KvLogin
 from chunkmesh.kv_wire import Command, Refused, ValueReader, pack, send_parts
+from chunkmesh.trust.watched_files import WatchedFiles
 
 _READ_BYTES = 1 << 20
 _ELSEWHERE = (MovedError, AskError, TryAgainError, ClusterDownError)
@@ -48,13 +52,43 @@ class _Connection(Protocol):
     def disconnect(self) -> None: ...
 
 
+class _Credentials(CredentialProvider):
+    """Asks for the password at every connection."""
+
+    def __init__(self, username: str, password: WatchedFiles[str]) -> None:
+        self._username = username
+        self._password = password
+
+    def get_credentials(self) -> tuple[str] | tuple[str, str]:
+        """Return what AUTH is called with."""
+        password = self._password.current()
+        return (self._username, password) if self._username else (password,)
+
+
+def _login_options(url: urllib.parse.SplitResult, login: KvLogin) -> dict[str, object]:
+    """Return what redis-py takes beside the URL.
+
+    Raises:
+        ValueError: the password is said twice.
+    """
+    options: dict[str, object] = {}
+    if login.password is not None:
+        if url.password is not None or url.username:
+            raise ValueError("name and password stand in --redis-password-file's place, not here")
+        options["credential_provider"] = _Credentials(login.username, login.password)
+    if url.scheme == "rediss" and login.ca_certs is not None:
+        options["ssl_ca_certs"] = str(login.ca_certs)
+    return options
+
+
 class KvConnection:
     """Owner of one connection."""
 
-    def __init__(self, url: str, *, timeout_s: float) -> None:
+    def __init__(self, url: str, *, timeout_s: float, login: KvLogin = NO_LOGIN) -> None:
         """Take redis://, rediss:// or unix:// without connecting.
 
-        timeout_s bounds connecting and every send or receive.
+        timeout_s bounds connecting and every send or receive; login is for this server and those
+        beside it.
 
         Raises:
             ConfigError: the URL is none of these.
@@ -68,12 +102,14 @@ class KvConnection:
                 socket_read_size=_READ_BYTES,
                 retry=Retry(NoBackoff(), 0),
                 protocol=2,
+                **_login_options(self._url, login),
             )
             self._connection = cast("_Connection", pool.make_connection())
         except (ValueError, TypeError) as error:
             shown = self._url._replace(netloc=self._url.netloc.rpartition("@")[2]).geturl()
-            raise ConfigError(f"--redis-url {shown}: {error}") from error
+            raise ConfigError(f"--redis-url {without_passwords(shown)}: {error}") from error
         self._timeout_s = timeout_s
+        self._login = login
         self._connected = False
         """Whether an exchange has ended well on this connection."""
         self._values: ValueReader | None = None
@@ -96,7 +132,7 @@ class KvConnection:
         host = host or self._url.hostname or ""
         address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         url = self._url._replace(netloc=f"{login}{at}{address}")
-        return KvConnection(url.geturl(), timeout_s=self._timeout_s)
+        return KvConnection(url.geturl(), timeout_s=self._timeout_s, login=self._login)
 
     def close(self) -> None:
         """Close the connection."""

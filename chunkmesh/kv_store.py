@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from chunkmesh.errors import CacheFault, ConfigError
 from chunkmesh.kv_connection import KvConnection
+from chunkmesh.kv_login import NO_LOGIN, KvLogin
 from chunkmesh.kv_pages import KvPages, Reading, Writing
 from chunkmesh.kv_servers import ServerInfo, Servers, describe_servers, find_servers
 from chunkmesh.kv_wire import Command
@@ -27,19 +28,25 @@ _DONE = object()
 class KvStore:
     """A client of the page store."""
 
-    def __init__(self, *urls: str, timeout_s: float = 1.0, page_ttl_s: int = 86_400) -> None:
+    def __init__(
+        self,
+        *urls: str,
+        timeout_s: float = 1.0,
+        page_ttl_s: int = 86_400,
+        login: KvLogin = NO_LOGIN,
+    ) -> None:
         """Take redis://, rediss:// or unix:// without connecting.
 
         Several URLs are independent servers, the same in the same order for every client, or some
         members of one cluster. timeout_s bounds connecting and every send or receive; pages expire
-        after page_ttl_s.
+        after page_ttl_s. login is for all of them.
 
         Raises:
             ConfigError: a URL is none of these, or there is none.
         """
         if not urls:
             raise ConfigError("--redis-url: none is given")
-        self._seeds = tuple(KvConnection(url, timeout_s=timeout_s) for url in urls)
+        self._seeds = tuple(KvConnection(url, timeout_s=timeout_s, login=login) for url in urls)
         self._page_ttl_s = page_ttl_s
         self._servers: Servers | None = None
         """None until they are found, and after a fault."""

@@ -7,10 +7,11 @@ held or has pages below again costs one look, not an update for every use.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TypeAlias
 
 from chunkmesh.indexed_page import IndexedPage
+from chunkmesh.remains import Container
 
 Key: TypeAlias = tuple[int, ...]
 Order: TypeAlias = Callable[[IndexedPage], Key]
@@ -38,6 +39,10 @@ class LeafQueue:
     def __contains__(self, page: IndexedPage) -> bool:
         return page in self._queued
 
+    def pages(self) -> Iterator[IndexedPage]:
+        """Walk through what is queued now; pages may come and go between two steps."""
+        return (page for _, _, page in tuple(self._heap))
+
     def push(self, page: IndexedPage) -> None:
         """Add a page if it may go."""
         if page not in self._queued and self._may_go(page):
@@ -57,6 +62,13 @@ class LeafQueue:
                     return page
                 self.push(page)
         return None
+
+    def clear(self) -> list[Container]:
+        """Forget all pages; return what held them, which is the caller's now."""
+        held: list[Container] = [self._heap, self._queued]
+        self._heap, self._queued = [], set()
+        self._sweep_at = _MIN_ENTRIES
+        return held
 
     def _sweep(self) -> None:
         """Drop what may not go, so that removed pages do not pile up."""

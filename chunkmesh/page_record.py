@@ -102,8 +102,11 @@ def decode_record(digest: bytes, value: bytes | memoryview) -> PageRecord | None
     body = value[: _RECORD.size]
     if _CHECKSUM.unpack(value[_RECORD.size :]) != (_checksum(digest, body),):
         return None
+    fields = _RECORD.unpack(body)
+    if _RECORD.pack(*fields) != bytes(body):
+        return None  # padding is in use
     magic, version, code, model_layers, page_index, page_tokens, layer_bytes, namespace, parent = (
-        _RECORD.unpack(body)
+        fields
     )
     known = (magic, version) == (_RECORD_MAGIC, _VERSION) and code in _DTYPES
     if not known or not (

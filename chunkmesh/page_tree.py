@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable, Iterator
 from chunkmesh.digest_starts import DigestStarts
 from chunkmesh.errors import InvalidRequest
 from chunkmesh.indexed_page import IndexedPage
+from chunkmesh.remains import Container
 
 
 class PageTree:
@@ -39,9 +40,9 @@ class PageTree:
         """Return those of the pages that are known."""
         return [page for digest in digests if (page := self._pages.get(digest)) is not None]
 
-    def digests(self) -> frozenset[bytes]:
-        """Return all known pages."""
-        return frozenset(self._pages)
+    def digests(self) -> set[bytes]:
+        """Return all known pages; the set is the caller's."""
+        return set(self._pages)
 
     def starting_with(self, prefix: bytes) -> tuple[IndexedPage, ...]:
         """Return the pages whose digest begins so; prefix has 4 bytes or more."""
@@ -151,12 +152,11 @@ class PageTree:
             self._drop_anchor(page.namespace, page.parent)
         return parent
 
-    def clear(self) -> None:
-        """Forget all pages."""
-        self._pages.clear()
-        self._children.clear()
-        self._anchors.clear()
-        self._starts.clear()
+    def clear(self) -> list[Container]:
+        """Forget all pages; return what held them, which is the caller's now."""
+        held: list[Container] = [self._pages, self._children, self._anchors, *self._starts.clear()]
+        self._pages, self._children, self._anchors = {}, {}, {}
+        return held
 
     def faults(self) -> list[str]:
         """Name what disagrees with the pages; all steps over all pages, for tests."""

@@ -8,15 +8,17 @@ Source: the prefix tree and its lock counts in SGLang's RadixAttention
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from chunkmesh.coverage import Coverage
 from chunkmesh.errors import InvalidRequest, InvariantViolated
 from chunkmesh.indexed_page import IndexedPage, PageInfo, PageLock, PagePlace
 from chunkmesh.leaf_queue import LeafQueue, Order, least_recently_used
 from chunkmesh.namespace_counts import CountsByNamespace, NamespaceCounts
+from chunkmesh.own_leaves import OwnLeaves
 from chunkmesh.page_tree import PageTree
-from chunkmesh.victims import take_victims
+from chunkmesh.remains import Container
+from chunkmesh.victims import victims
 
 
 class PrefixIndex:
@@ -26,9 +28,8 @@ class PrefixIndex:
         """Take the order of eviction."""
         self._order = order
         self._tree = PageTree()
-        self._leaves = LeafQueue(order, self._may_go)
-        self._own_leaves: dict[bytes, LeafQueue] = {}
-        """Leaves by namespace, for those of which pages were evicted on their own."""
+        self._leaves = self._new_queue()
+        self._own_leaves = OwnLeaves(self._new_queue, self._leaves)
         self._namespaces = CountsByNamespace()
         self._tick = 0
         self.num_pages = 0
@@ -138,7 +139,7 @@ class PrefixIndex:
         for page in pages:
             parent = self._tree.remove(page)
             if self._namespaces.drop(page):
-                self._own_leaves.pop(page.namespace, None)
+                self._own_leaves.drop(page.namespace)
             self.num_bytes -= page.num_bytes
             self.num_pages -= page.visible
             if parent is not None:
@@ -153,31 +154,63 @@ class PrefixIndex:
         self.remove(reversed(pages))
         return pages
 
+    def gather_leaves(self, namespace: bytes, most_pages: int) -> bool:
+        """Look for leaves of a namespace; return whether evict can take them with no more ado.
+
+        Each call looks at up to most_pages leaves, until all were looked at once.
+        """
+        is_known = namespace in self._namespaces.all
+        return not is_known or self._own_leaves.gather(namespace, most_pages) is not None
+
     def evict(
-        self, num_bytes: int, *, namespace: bytes | None = None, dry_run: bool = False
+        self, num_bytes: int, *, namespace: bytes | None = None, most_pages: int | None = None
     ) -> tuple[IndexedPage, ...]:
-        """Forget leaves that nobody holds, in order, until num_bytes are free.
+        """Forget leaves that nobody holds, in order, until num_bytes are free, or most_pages.
 
         Only those of one namespace if it is named. Returns the victims in order, children before
-        parents; fewer bytes if nothing else may go. With dry_run they stay.
+        parents; fewer bytes if nothing else may go.
         """
-        leaves = self._leaves if namespace is None else self._leaves_of(namespace)
-        victims = take_victims(self._tree, leaves, self._order, num_bytes)
-        if dry_run:
-            for page in victims:
-                leaves.push(page)
-        else:
-            self.remove(victims)
-        return victims
+        if namespace is not None and namespace not in self._namespaces.all:
+            return ()
+        leaves = self._leaves if namespace is None else self._own_leaves.gather(namespace)
+        assert leaves is not None, "all pages were looked at"
+        going: list[IndexedPage] = []
+        taken = victims(self._tree, leaves, self._order)
+        while num_bytes > 0 and len(going) != most_pages:
+            page = next(taken, None)
+            if page is None:
+                break
+            going.append(page)
+            num_bytes -= page.num_bytes
+        self.remove(going)
+        return tuple(going)
 
-    def clear(self) -> None:
-        """Forget every page; locks of forgotten pages may still be unlocked."""
-        self._tree.clear()
+    def evicting(self, num_bytes: int, *, namespace: bytes) -> Iterator[IndexedPage | None]:
+        """Walk through what evict would take of a namespace, in order; None is a step between.
+
+        Nothing is changed; pages may come and go between two steps.
+        """
+        leaves = self._new_queue()
+        for page in self._leaves.pages():
+            if page.namespace == namespace:
+                leaves.push(page)
+            yield None
+        taken = victims(self._tree, leaves, self._order)
+        while num_bytes > 0 and (victim := next(taken, None)) is not None:
+            num_bytes -= victim.num_bytes
+            yield victim
+
+    def clear(self) -> list[Container]:
+        """Forget every page; locks of forgotten pages may still be unlocked.
+
+        Return what held them, which is the caller's now.
+        """
+        held = [*self._tree.clear(), *self._leaves.clear()]
         self._namespaces.clear()
-        self._own_leaves.clear()
-        self._leaves = LeafQueue(self._order, self._may_go)
+        self._own_leaves = OwnLeaves(self._new_queue, self._leaves)
         self.num_pages = 0
         self.num_bytes = 0
+        return held
 
     def check_integrity(self) -> None:
         """Compare all counts and links with the pages themselves; for tests and debugging.
@@ -195,10 +228,8 @@ class PrefixIndex:
             "namespaces": self._namespaces.agree(pages),
             "locks": all(page.locks >= 0 for page in pages),
             "queue": all(page in self._leaves for page in pages if self._may_go(page)),
-            "own queues": all(
-                page in self._own_leaves[page.namespace]
-                for page in pages
-                if page.namespace in self._own_leaves and self._may_go(page)
+            "own queues": not any(
+                self._own_leaves.lacks(page) for page in pages if self._may_go(page)
             ),
         }
         broken = [name for name, holds in checks.items() if not holds] + self._tree.faults()
@@ -232,21 +263,12 @@ class PrefixIndex:
     def _may_go(self, page: IndexedPage) -> bool:
         return not page.is_held and page in self._tree and self._tree.is_leaf(page)
 
+    def _new_queue(self) -> LeafQueue:
+        return LeafQueue(self._order, self._may_go)
+
     def _queue(self, page: IndexedPage) -> None:
         self._leaves.push(page)
-        own = self._own_leaves.get(page.namespace)
-        if own is not None:
-            own.push(page)
-
-    def _leaves_of(self, namespace: bytes) -> LeafQueue:
-        leaves = self._own_leaves.get(namespace)
-        if leaves is None:
-            leaves = LeafQueue(self._order, self._may_go)
-            for page in self._tree.of_namespace(namespace):
-                leaves.push(page)
-            if namespace in self._namespaces.all:
-                self._own_leaves[namespace] = leaves
-        return leaves
+        self._own_leaves.push(page)
 
 
 def _check_same(page: IndexedPage, place: PagePlace, coverage: Coverage) -> None:

@@ -11,19 +11,15 @@ import dataclasses
 import inspect
 import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any, Never, TypeAlias
+from typing import Any, Never
 
 import grpc
 import structlog
 from google.protobuf.message import DecodeError
 
 from chunkmesh.errors import ChunkMeshError, InvalidRequest, InvariantViolated
+from chunkmesh.rpc_parts import Behavior, RpcContext, RpcHandler, parts
 from chunkmesh.status import to_status
-
-# Requests and replies of every RPC pass through here, so their types are not known.
-_Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
-_Behavior: TypeAlias = Callable[[Any, Any], Any]
-_Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
 
 _log = structlog.get_logger(__name__)
 
@@ -33,15 +29,15 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):
 
     async def intercept_service(
         self,
-        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[_Handler | None]],
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[RpcHandler | None]],
         handler_call_details: grpc.HandlerCallDetails,
-    ) -> _Handler | None:
+    ) -> RpcHandler | None:
         """Return the handler with its behaviour wrapped; None if the method is unknown."""
         handler = await continuation(handler_call_details)
         if handler is None:
             return None
         method = handler_call_details.method
-        make, behavior = _parts(handler)
+        make, behavior = parts(handler)
         wrap = _guard_generator if inspect.isasyncgenfunction(behavior) else _guard_coroutine
         deserialize = handler.request_deserializer
         if deserialize is not None and not handler.request_streaming:
@@ -63,7 +59,7 @@ class _Malformed:
 def _tolerant(deserialize: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
     """Let a request that cannot be read reach the guard."""
 
-    def read(data: bytes) -> Any:  # noqa: ANN401 - see _Context
+    def read(data: bytes) -> Any:  # noqa: ANN401 - see rpc_parts
         try:
             return deserialize(data)
         except DecodeError as error:
@@ -72,27 +68,13 @@ def _tolerant(deserialize: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
     return read
 
 
-def _check_whole(request: Any) -> None:  # noqa: ANN401 - see _Context
+def _check_whole(request: Any) -> None:  # noqa: ANN401 - see rpc_parts
     if isinstance(request, _Malformed):
         raise InvalidRequest(f"the request's bytes are no message: {request.reason}")
 
 
-def _parts(handler: _Handler) -> tuple[Callable[..., _Handler], _Behavior]:
-    """Return how to make such a handler, and what it does."""
-    makes: dict[str, Callable[..., _Handler]] = {
-        "unary_unary": grpc.unary_unary_rpc_method_handler,
-        "unary_stream": grpc.unary_stream_rpc_method_handler,
-        "stream_unary": grpc.stream_unary_rpc_method_handler,
-        "stream_stream": grpc.stream_stream_rpc_method_handler,
-    }
-    request = "stream" if handler.request_streaming else "unary"
-    response = "stream" if handler.response_streaming else "unary"
-    kind = f"{request}_{response}"
-    return makes[kind], getattr(handler, kind)
-
-
-def _guard_coroutine(behavior: _Behavior, method: str) -> _Behavior:
-    async def guarded(request: Any, context: _Context) -> Any:  # noqa: ANN401 - see _Context
+def _guard_coroutine(behavior: Behavior, method: str) -> Behavior:
+    async def guarded(request: Any, context: RpcContext) -> Any:  # noqa: ANN401 - see rpc_parts
         try:
             _check_whole(request)
             return await behavior(request, context)
@@ -104,8 +86,8 @@ def _guard_coroutine(behavior: _Behavior, method: str) -> _Behavior:
     return guarded
 
 
-def _guard_generator(behavior: _Behavior, method: str) -> _Behavior:
-    async def guarded(request: Any, context: _Context) -> AsyncIterator[Any]:  # noqa: ANN401
+def _guard_generator(behavior: Behavior, method: str) -> Behavior:
+    async def guarded(request: Any, context: RpcContext) -> AsyncIterator[Any]:  # noqa: ANN401
         replies = behavior(request, context)
         try:
             _check_whole(request)
@@ -121,7 +103,7 @@ def _guard_generator(behavior: _Behavior, method: str) -> _Behavior:
     return guarded
 
 
-async def _abort(context: _Context, error: Exception, method: str) -> Never:
+async def _abort(context: RpcContext, error: Exception, method: str) -> Never:
     expected = isinstance(error, ChunkMeshError) and not isinstance(error, InvariantViolated)
     if not expected:
         stack = traceback.format_list(traceback.extract_tb(error.__traceback__))

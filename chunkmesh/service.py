@@ -14,6 +14,7 @@ The first SIGTERM or SIGINT sets stop and serve returns when it is done; a secon
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
 import sys
@@ -29,6 +30,7 @@ from chunkmesh.errors import ConfigError
 
 EXIT_FAILURE = 1
 EXIT_USAGE = 2
+_MAX_REASON = 2000
 
 Serve = Callable[[SettingsT, asyncio.Event], Awaitable[None]]
 
@@ -52,6 +54,11 @@ def run(settings_class: type[SettingsT], serve: Serve[SettingsT]) -> Never:
 
 def _exit_status(loaded: Loaded[SettingsT], serve: Serve[SettingsT]) -> int:
     _log.info("starting", pid=os.getpid(), settings=loaded.values())
+    # Modules and classes stay: without them a full collection no longer holds the loop up.
+    gc.collect()
+    gc.freeze()
+    for flag in loaded.open_passwords():
+        _log.warning("password in the command line", flag=flag, remedy="--redis-password-file")
     try:
         asyncio.run(_until_stopped(loaded.settings, serve))
     except asyncio.CancelledError:
@@ -93,5 +100,11 @@ def _config_error(error: BaseException) -> ConfigError | None:
 
 
 def _refuse(command: str, error: ConfigError) -> int:
-    sys.stderr.write(f"{command}: {error}\n")
+    sys.stderr.write(f"{command}: {_one_line(str(error))}\n")
     return EXIT_USAGE
+
+
+def _one_line(text: str) -> str:
+    """Return a reason as a terminal can show it: it may quote a file that nobody has looked at."""
+    shown = "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
+    return shown if len(shown) <= _MAX_REASON else f"{shown[:_MAX_REASON]} ..."

@@ -19,15 +19,18 @@ of the TOML file (page-size or page_size). The docstring under a field is its he
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Annotated, ClassVar
+from pathlib import Path
+from typing import Annotated, ClassVar, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from chunkmesh.address import LOOPBACK, HostPort, Listen
 from chunkmesh.errors import ConfigError
 from chunkmesh.known_settings import flag_of
 from chunkmesh.layers import LayerRange
 from chunkmesh.logs import LogFormat, LogLevel
+from chunkmesh.trust.access import Role
+from chunkmesh.trust.tls_files import TlsFiles, TlsPaths, tls_files
 
 
 def _parse_address(value: object) -> object:
@@ -69,10 +72,39 @@ class Settings(BaseModel):
 
     host: str = LOOPBACK
     """Address to listen on; 0.0.0.0 opens every network of this machine."""
+    ssl_certfile: Path | None = None
+    """PEM file of this service's certificate, which stands for its role by the name
+    scheduler.chunkmesh, worker.chunkmesh or hicache.chunkmesh. With it, its key and its authority
+    all links between services are mutual TLS. Changed files are used for new connections."""
+    ssl_keyfile: Path | None = None
+    """PEM file of its key."""
+    ssl_ca_certs: Path | None = None
+    """PEM file of the mesh's authorities, which all services' certificates are signed by."""
     log_level: LogLevel = "info"
     """Least severe log lines to write."""
     log_format: LogFormat = "json"
     """One JSON object a line, or text for people."""
+
+    @model_validator(mode="after")
+    def _check_ssl(self) -> Self:
+        files = ("ssl_certfile", "ssl_keyfile", "ssl_ca_certs")
+        missing = [flag_of(name) for name in files if getattr(self, name) is None]
+        if missing and len(missing) < len(files):
+            raise ValueError(f"TLS between services needs {missing[0]} as well")
+        return self
+
+    def mesh_tls(self, role: Role) -> TlsFiles | None:
+        """Read this service's certificate, which must stand for role; None without TLS.
+
+        Raises:
+            ConfigError: a file does not do.
+        """
+        if self.ssl_certfile is None:
+            return None
+        paths = TlsPaths(
+            certfile=self.ssl_certfile, keyfile=self.ssl_keyfile, ca_certs=self.ssl_ca_certs
+        )
+        return tls_files(paths, name="mesh", role=role)
 
     def listen(self, field: str) -> Listen:
         """Return where to listen by a port field; a port that was not given may move."""

@@ -98,8 +98,10 @@ def read_file(settings_class: type[Settings], path: str) -> dict[str, Given]:
     try:
         with Path(path).open("rb") as file:
             top = tomllib.load(file)
-    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:
         raise ConfigError(f"--config {path}: {reason_of(error)}") from error
+    except RecursionError as error:
+        raise ConfigError(f"--config {path}: it is nested too deeply") from error
     fields = settings_class.model_fields
     services = {**SERVICE_NAMES, settings_class.service: frozenset(fields)}
     tables = {key: value for key, value in top.items() if isinstance(value, dict)}

@@ -1,7 +1,7 @@
 """The HTTP side door of every service: /live, /ready, /metrics and /server_info.
 
 Runs in the service's own event loop, so that an answer from /live says that the loop turns.
-Reads only; it decides nothing and has no secrets to keep.
+Reads only; it decides nothing and has no secrets to keep, so that it has no TLS either.
 """
 
 from __future__ import annotations
@@ -19,10 +19,17 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from chunkmesh.address import HostPort, Listen
 from chunkmesh.ports import bind
 
+MAX_CONNECTIONS = 64
+"""At a time; one more ends the one that has waited longest, so that probes come through."""
+MAX_HEAD_BYTES = 16 << 10
+"""Of a request's first line and headers."""
+REQUEST_S = 5.0
+"""From the begin of a connection, or from its last answer, to the next answer."""
 _SHUTDOWN_S = 1
 
 _log = structlog.get_logger(__name__)
@@ -69,6 +76,36 @@ def app(
     return Starlette(routes=routes)
 
 
+class _Protocol(H11Protocol):
+    """Ends connections whose request does not come, or whose answer is not taken, in time."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Begin to wait; where there are too many, the one that has waited longest ends."""
+        self._since_s = self.loop.time()
+        self._look = self.loop.call_later(REQUEST_S, self._end_if_slow)
+        super().connection_made(transport)
+        others = [each for each in self.connections if isinstance(each, _Protocol)]
+        if len(others) > MAX_CONNECTIONS:
+            min(others, key=lambda each: each._since_s).transport.abort()  # noqa: SLF001 - of its own
+
+    def on_response_complete(self) -> None:
+        """Begin to wait for the next request."""
+        self._since_s = self.loop.time()
+        super().on_response_complete()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Wait no longer."""
+        self._look.cancel()
+        super().connection_lost(exc)
+
+    def _end_if_slow(self) -> None:
+        left_s = self._since_s + REQUEST_S - self.loop.time()
+        if left_s <= 0:
+            self.transport.abort()
+        else:
+            self._look = self.loop.call_later(left_s, self._end_if_slow)
+
+
 class _Server(uvicorn.Server):
     """Leaves signals to the service."""
 
@@ -93,6 +130,9 @@ async def listening(application: Starlette, listen: Listen) -> AsyncIterator[Hos
                 log_config=None,
                 access_log=False,
                 server_header=False,
+                http=_Protocol,
+                ws="none",
+                h11_max_incomplete_event_size=MAX_HEAD_BYTES,
                 timeout_graceful_shutdown=_SHUTDOWN_S,
             )
         )

@@ -1,7 +1,7 @@
 """The one table between errors and gRPC statuses, for servers and for clients.
 
-A status carries google.rpc details: ErrorInfo with the reason, BadRequest with the field at
-fault, RetryInfo where trying again may help.
+A status carries google.rpc details: ErrorInfo with the reason, and for a standby the address of the
+active scheduler; BadRequest with the field at fault; RetryInfo where trying again may help.
 Source: https://cloud.google.com/apis/design/errors#error_model
 """
 
@@ -20,19 +20,28 @@ from chunkmesh.errors import (
     CacheFault,
     ChunkMeshError,
     ConfigError,
+    DeadlineExceeded,
+    Forbidden,
     InvalidRequest,
     InvariantViolated,
     LinkError,
     ModelFault,
     NotFound,
     Overloaded,
+    SlowReader,
     StageUnavailable,
     StaleEpoch,
+    Standby,
+    Unauthenticated,
     Unavailable,
 )
 
 DOMAIN = "chunkmesh"
 DETAILS_KEY = "grpc-status-details-bin"
+_ACTIVE = "active"
+"""Key of ErrorInfo's metadata: HOST:PORT of the scheduler to ask instead."""
+_TOO_MANY_CALLS = "Concurrent RPC limit exceeded!"
+"""gRPC's words, which come without details."""
 _MAX_MESSAGE_CHARACTERS = 1000  # it travels twice in the trailers, which peers cap at 8 KiB
 
 _Detail = TypeVar("_Detail", bound=Message)
@@ -40,9 +49,14 @@ _Detail = TypeVar("_Detail", bound=Message)
 _CODES: Mapping[type[ChunkMeshError], tuple[grpc.StatusCode, str]] = {
     InvalidRequest: (grpc.StatusCode.INVALID_ARGUMENT, "INVALID_REQUEST"),
     NotFound: (grpc.StatusCode.NOT_FOUND, "NOT_FOUND"),
+    Unauthenticated: (grpc.StatusCode.UNAUTHENTICATED, "UNAUTHENTICATED"),
+    Forbidden: (grpc.StatusCode.PERMISSION_DENIED, "FORBIDDEN"),
     ConfigError: (grpc.StatusCode.FAILED_PRECONDITION, "CONFIG_ERROR"),
     StageUnavailable: (grpc.StatusCode.UNAVAILABLE, "STAGE_UNAVAILABLE"),
+    Standby: (grpc.StatusCode.UNAVAILABLE, "STANDBY"),
     Overloaded: (grpc.StatusCode.RESOURCE_EXHAUSTED, "OVERLOADED"),
+    SlowReader: (grpc.StatusCode.RESOURCE_EXHAUSTED, "SLOW_READER"),
+    DeadlineExceeded: (grpc.StatusCode.DEADLINE_EXCEEDED, "DEADLINE_EXCEEDED"),
     Unavailable: (grpc.StatusCode.UNAVAILABLE, "UNAVAILABLE"),
     StaleEpoch: (grpc.StatusCode.ABORTED, "STALE_EPOCH"),
     LinkError: (grpc.StatusCode.UNAVAILABLE, "LINK_ERROR"),
@@ -58,10 +72,12 @@ _ERRORS_WITHOUT_REASON: Mapping[grpc.StatusCode, type[ChunkMeshError]] = {
     grpc.StatusCode.CANCELLED: Unavailable,
     grpc.StatusCode.INVALID_ARGUMENT: InvalidRequest,
     grpc.StatusCode.NOT_FOUND: InvalidRequest,
-    # gRPC itself says this of a message over the size limit; overload always has a reason.
+    # gRPC itself says this of a message over the size limit; our own overload has a reason.
     grpc.StatusCode.RESOURCE_EXHAUSTED: InvalidRequest,
     grpc.StatusCode.ABORTED: StaleEpoch,
     grpc.StatusCode.FAILED_PRECONDITION: ConfigError,
+    grpc.StatusCode.UNAUTHENTICATED: Unauthenticated,
+    grpc.StatusCode.PERMISSION_DENIED: Forbidden,
 }
 
 
@@ -88,7 +104,10 @@ def to_status(error: ChunkMeshError) -> RpcStatus:
     )
     message = str(error)[:_MAX_MESSAGE_CHARACTERS]
     status = status_pb2.Status(code=code.value[0], message=message)
-    status.details.add().Pack(error_details_pb2.ErrorInfo(reason=reason, domain=DOMAIN))
+    info = error_details_pb2.ErrorInfo(reason=reason, domain=DOMAIN)
+    if isinstance(error, Standby) and error.active:
+        info.metadata[_ACTIVE] = error.active
+    status.details.add().Pack(info)
     if isinstance(error, InvalidRequest) and error.field:
         violation = error_details_pb2.BadRequest.FieldViolation(
             field=error.field, description=message
@@ -109,7 +128,9 @@ def from_rpc_error(error: grpc.RpcError) -> ChunkMeshError:
     info = _find(error_details_pb2.ErrorInfo(), details)
     known = _ERRORS.get(info.reason) if info.domain == DOMAIN else None
     kind = known or _ERRORS_WITHOUT_REASON.get(code, ChunkMeshError)
-    if code is grpc.StatusCode.DEADLINE_EXCEEDED:
+    if known is None and message == _TOO_MANY_CALLS:
+        kind = Overloaded
+    if known is None and code is grpc.StatusCode.DEADLINE_EXCEEDED:
         message = f"no answer in time: {message}"
     if issubclass(kind, InvalidRequest):
         violations = _find(error_details_pb2.BadRequest(), details).field_violations
@@ -117,6 +138,8 @@ def from_rpc_error(error: grpc.RpcError) -> ChunkMeshError:
     if issubclass(kind, Unavailable):
         retry = _find(error_details_pb2.RetryInfo(), details)
         after_s = retry.retry_delay.ToNanoseconds() / 1e9 if retry.HasField("retry_delay") else None
+        if issubclass(kind, Standby):
+            return kind(message, retry_after_s=after_s, active=info.metadata.get(_ACTIVE, ""))
         return kind(message, retry_after_s=after_s)
     return kind(message)
 

@@ -13,18 +13,18 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable
 
 from chunkmesh.errors import CacheFault, InvalidRequest
+from chunkmesh.store_thread import StoreThread
 from chunkmesh.stored_page import StoredPage
 from chunkmesh.v1 import hicache_pb2 as pb
 from hicache import codec
 from hicache.audit_log import AuditLog
 from hicache.cache import PrefixCache
-from hicache.change_in_parts import change_in_parts
+from hicache.change_in_parts import change_in_parts, end_waiting_pins, over_quota
 from hicache.change_tally import ChangeTally
 from hicache.kept_state import KeptState
 from hicache.runs import PickedRuns
 from hicache.selection import Everything, Selection
 from hicache.slices import in_slices
-from hicache.store_thread import StoreThread
 from hicache.tallies import Amount, Removal
 from hicache.watcher import RedisWatcher
 
@@ -135,7 +135,7 @@ class AdminService:
             async with self._keeping(peer, "Unpin", what) as tally:
                 amount = await change_in_parts(self._cache, selection, unpin)
                 if isinstance(selection, Everything):
-                    self._cache.end_waiting_pins()
+                    await end_waiting_pins(self._cache)
                 tally.add(amount.num_pages, amount.num_bytes)
         return pb.UnpinResponse(num_pages=amount.num_pages, num_bytes=amount.num_bytes)
 
@@ -173,20 +173,19 @@ class AdminService:
             CacheFault: Redis does not answer; the quota and the pages are as before.
         """
         (namespace,) = codec.checked([request.namespace], "namespace")
-        max_bytes, now_s = request.max_bytes, time.monotonic()
+        max_bytes = request.max_bytes
         if max_bytes > _MOST_BYTES:
             raise InvalidRequest(f"{max_bytes}; at most {_MOST_BYTES} bytes", field="max_bytes")
         self._check_redis()
-        if request.dry_run:
-            gone = self._cache.set_quota(namespace, max_bytes, now_s=now_s, dry_run=True)
-        else:
+        going = await over_quota(self._cache, namespace, max_bytes)
+        if not request.dry_run:
             bound = f"{max_bytes} bytes" if max_bytes else "no quota"
             what = f"namespace {codec.short(namespace)}: {bound}"
             async with self._changing(peer, "SetQuota", what) as tally:
                 await self._kept.save_quota(namespace, max_bytes)
-                gone = self._cache.set_quota(namespace, max_bytes, now_s=now_s, dry_run=False)
-                tally.add(gone.num_pages, gone.num_bytes)
-        return pb.SetQuotaResponse(num_pages=gone.num_pages, num_bytes=gone.num_bytes)
+                self._cache.set_quota(namespace, max_bytes, now_s=time.monotonic())
+                tally.add(going.num_pages, going.num_bytes)
+        return pb.SetQuotaResponse(num_pages=going.num_pages, num_bytes=going.num_bytes)
 
     async def clear(self, request: pb.ClearRequest, peer: str) -> pb.ClearResponse:
         """Count, and unless dry_run delete, what is in Redis.

@@ -14,11 +14,13 @@ import structlog
 
 from chunkmesh.errors import CacheFault
 from chunkmesh.kv_admin import KvAdmin
-from hicache.store_thread import StoreThread
+from chunkmesh.store_thread import StoreThread
 
 KEY = b"cm-audit"
 MAX_ENTRIES = 10_000
 _MAX_WAITING = 1000
+_MAX_TEXT_BYTES = 1000
+_MAX_DIGITS = len(str(2**63))
 
 _log = structlog.get_logger(__name__)
 
@@ -64,7 +66,7 @@ class AuditLog:
         with contextlib.suppress(CacheFault):
             await self._save()
         entries = await self._store.call(lambda store: KvAdmin(store).newest(KEY, num_entries))
-        deeds = ((unix_ms, _deed(fields)) for unix_ms, fields in entries)
+        deeds = ((unix_ms, decode_deed(fields)) for unix_ms, fields in entries)
         return [(unix_ms, deed) for unix_ms, deed in deeds if deed is not None]
 
     async def _save(self) -> None:
@@ -91,15 +93,27 @@ def _fields(deed: Deed) -> dict[bytes, bytes]:
     return {name.encode(): str(value).encode() for name, value in values.items()}
 
 
-def _deed(fields: dict[bytes, bytes]) -> Deed | None:
+def decode_deed(fields: dict[bytes, bytes]) -> Deed | None:
+    """Read an entry; None if it is none of this version, or one that no message could show."""
     try:
-        texts = {name.decode(): value.decode() for name, value in fields.items()}
         return Deed(
-            peer=texts["peer"],
-            method=texts["method"],
-            request=texts["request"],
-            num_pages=int(texts["num_pages"]),
-            num_bytes=int(texts["num_bytes"]),
+            peer=_text(fields[b"peer"]),
+            method=_text(fields[b"method"]),
+            request=_text(fields[b"request"]),
+            num_pages=_count(fields[b"num_pages"]),
+            num_bytes=_count(fields[b"num_bytes"]),
         )
     except (KeyError, ValueError):
         return None
+
+
+def _text(value: bytes) -> str:
+    if len(value) > _MAX_TEXT_BYTES:
+        raise ValueError(len(value))
+    return value.decode()
+
+
+def _count(value: bytes) -> int:
+    if not (value.isdigit() and len(value) <= _MAX_DIGITS and int(value) < 1 << 63):
+        raise ValueError(value[:_MAX_DIGITS])
+    return int(value)

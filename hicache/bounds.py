@@ -33,26 +33,27 @@ class Bounds:
         """Replace all quotas."""
         self._quotas = {namespace: limit for namespace, limit in quotas.items() if limit}
 
-    def evict(self, index: PrefixIndex, namespaces: Iterable[bytes]) -> tuple[IndexedPage, ...]:
+    def evict(
+        self, index: PrefixIndex, namespaces: Iterable[bytes], *, most_pages: int
+    ) -> tuple[tuple[IndexedPage, ...], bool]:
         """Evict what is over the quotas of those namespaces, then what is over the budget.
 
-        Returns the victims in order.
+        At most most_pages at once. Returns the victims in order, and whether there may be more.
         """
         victims: list[IndexedPage] = []
         for namespace in namespaces:
-            limit = self._quotas.get(namespace)
-            counts = index.namespaces.get(namespace)
-            if limit is not None and counts is not None and counts.num_bytes > limit:
-                victims.extend(index.evict(counts.num_bytes - limit, namespace=namespace))
-        if self.budget_bytes and index.num_bytes > self.budget_bytes:
-            victims.extend(index.evict(index.num_bytes - self.budget_bytes))
-        return tuple(victims)
+            excess = self.excess(index, namespace, self._quotas.get(namespace, 0))
+            if excess and not index.gather_leaves(namespace, most_pages):
+                return tuple(victims), True
+            if excess:
+                most = most_pages - len(victims)
+                victims += index.evict(excess, namespace=namespace, most_pages=most)
+        if self.budget_bytes:
+            excess = index.num_bytes - self.budget_bytes
+            victims += index.evict(excess, most_pages=most_pages - len(victims))
+        return tuple(victims), len(victims) == most_pages
 
-    def over_quota(
-        self, index: PrefixIndex, namespace: bytes, max_bytes: int
-    ) -> tuple[IndexedPage, ...]:
-        """Return the pages that such a quota would evict."""
+    def excess(self, index: PrefixIndex, namespace: bytes, max_bytes: int) -> int:
+        """Return how many bytes a namespace is over a quota, 0 for none."""
         counts = index.namespaces.get(namespace)
-        if not max_bytes or counts is None:
-            return ()
-        return index.evict(counts.num_bytes - max_bytes, namespace=namespace, dry_run=True)
+        return max(0, counts.num_bytes - max_bytes) if counts is not None and max_bytes else 0

@@ -10,6 +10,7 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator
 
 from chunkmesh.errors import CacheFault, InvalidRequest
+from chunkmesh.store_thread import StoreThread
 from chunkmesh.v1 import hicache_pb2 as pb
 from hicache import codec
 from hicache.audit_log import AuditLog, Deed
@@ -17,7 +18,6 @@ from hicache.cache import PrefixCache
 from hicache.page_import import ArrivingPage, PageImport
 from hicache.page_values import read_values
 from hicache.slices import found_in_slices
-from hicache.store_thread import StoreThread
 from hicache.verify import Verification, layer_list
 from hicache.watcher import RedisWatcher
 

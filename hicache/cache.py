@@ -3,7 +3,8 @@
 Changed by the service, by a rebuild and by what other replicas tell, on the event loop only. A page
 that left the index is doomed until it is unlinked in Redis; a commit of it meanwhile is not
 believed, because the unlink may come later. The shell takes doomed pages away with doomed() and
-says unlinked(). All times are of one clock of the caller's.
+says unlinked(). All times are of one clock of the caller's; what is over by then protects nothing,
+ticked or not.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from chunkmesh.coverage import Coverage
 from chunkmesh.indexed_page import PageInfo, PagePlace
 from chunkmesh.stored_page import StoredPage
+from hicache.all_pins import AllPins
 from hicache.changes import OnChange, OnLease, matched, unheard, unleased
 from hicache.contents import CacheContents
 from hicache.elsewhere import Elsewhere
@@ -65,6 +67,8 @@ class PrefixCache:
         self._leases = Leases(name)
         self.elsewhere = Elsewhere(self._contents, self._leases)
         """Takes note of what other replicas do."""
+        self.all_pins = AllPins(self._contents)
+        """Also of pages that are not there."""
         self._infos = NamespaceInfos()
         self._on_change = on_change
         self._on_lease = on_lease
@@ -141,12 +145,19 @@ class PrefixCache:
         if self.elsewhere.released(lease_id, now_s=now_s):
             self._on_lease(lease_id, None, 0.0)
 
+    @property
+    def is_over(self) -> bool:
+        """Whether there is more to do than was done at once: see go_on."""
+        return self._contents.is_over
+
     def tick(self, now_s: float) -> None:
         """End leases and pins whose time is over, and evict what is over the limits."""
-        self._contents.unlock(self._leases.expire(now_s), now_s=now_s)
-        self._contents.doomed.expire(now_s)
-        self._contents.expire_pins(now_s)
-        self._contents.keep_limits(self.quotas(), now_s=now_s)
+        _end_leases(self._contents, self._leases, now_s)
+        self.go_on(now_s)
+
+    def go_on(self, now_s: float) -> None:
+        """Do more of what is_over tells of, as much as nobody has to wait for."""
+        self._contents.go_on(now_s=now_s)
 
     def commit(
         self,
@@ -167,7 +178,7 @@ class PrefixCache:
             PagePlace(namespace=namespace, digest=digest, parent=parent, priority=priority)
             for digest, parent, priority in pages
         )
-        return self._contents.commit(namespace, places, coverage, now_s=now_s)
+        return self._at(now_s).commit(namespace, places, coverage, now_s=now_s)
 
     def adopt(self, pages: Iterable[StoredPage], *, now_s: float) -> int:
         """Record pages found in Redis; return how many were of no use.
@@ -180,8 +191,8 @@ class PrefixCache:
         """Forget broken pages and all below them, held or not; return how many. Pins wait."""
         return self._contents.invalidate(digests)
 
-    def known(self) -> frozenset[bytes]:
-        """Return the digests of all pages."""
+    def known(self) -> set[bytes]:
+        """Return the digests of all pages; the set is the caller's."""
         return self._contents.tree.digests()
 
     def peek(self, digests: Sequence[bytes]) -> int:
@@ -232,35 +243,25 @@ class PrefixCache:
 
         By would_go a dry run in several calls knows what would have gone before.
         """
-        return self._contents.evict(selection, now_s=now_s, dry_run=dry_run, would_go=would_go)
+        return self._at(now_s).evict(selection, now_s=now_s, dry_run=dry_run, would_go=would_go)
 
     def pin(
         self, selection: Selection, *, until_s: float | None, now_s: float, dry_run: bool
     ) -> Amount:
         """Keep the pages that are meant until then, None for good; raises what selecting does."""
-        return self._contents.pin(selection, until_s=until_s, now_s=now_s, dry_run=dry_run)
+        return self._at(now_s).pin(selection, until_s=until_s, now_s=now_s, dry_run=dry_run)
 
     def unpin(self, selection: Selection, *, now_s: float, dry_run: bool) -> Amount:
-        """End pins, with Everything also of pages not there; raises what selecting does."""
-        return self._contents.unpin(selection, now_s=now_s, dry_run=dry_run)
+        """End the pins of the pages that are meant; raises what selecting does."""
+        return self._at(now_s).unpin(selection, now_s=now_s, dry_run=dry_run)
 
-    def end_waiting_pins(self) -> None:
-        """End the pins of pages that are not there."""
-        self._contents.end_waiting_pins()
+    def over_quota(self, namespace: bytes, max_bytes: int, *, now_s: float) -> Iterator[int | None]:
+        """Walk through the bytes of what a quota would evict as selecting does through pages."""
+        return self._at(now_s).over_quota(namespace, max_bytes)
 
-    def pins(self) -> list[tuple[bytes, float | None]]:
-        """Return (digest, time at which it ends, None for never) of each pin."""
-        return self._contents.pins.all()
-
-    def restore_pins(self, pins: Iterable[tuple[bytes, float | None]], *, now_s: float) -> None:
-        """Replace all pins, also of pages that are yet to come; nobody is told."""
-        self._contents.restore_pins(pins, now_s=now_s)
-
-    def set_quota(
-        self, namespace: bytes, max_bytes: int, *, now_s: float, dry_run: bool
-    ) -> Removal:
-        """Bound the bytes of a namespace, 0 for no limit, and evict what is over it."""
-        return self._contents.set_quota(namespace, max_bytes, now_s=now_s, dry_run=dry_run)
+    def set_quota(self, namespace: bytes, max_bytes: int, *, now_s: float) -> None:
+        """Bound the bytes of a namespace, 0 for no limit, and begin to evict what is over it."""
+        self._at(now_s).set_quota(namespace, max_bytes, now_s=now_s)
 
     def quotas(self) -> Mapping[bytes, int]:
         """Return most bytes of each namespace that has a limit."""
@@ -290,6 +291,22 @@ class PrefixCache:
         tops = tops_of(self._contents.tree, namespace=namespace, below=below)
         return runs_below(self._contents.tree, tops, max_depth=max_depth, now_s=now_s)
 
+    def _at(self, now_s: float) -> CacheContents:
+        return _without_what_is_over(self._contents, self._leases, now_s)
+
     def check_integrity(self) -> None:
         """Raise InvariantViolated if counts, links or pins disagree with the pages; for tests."""
         self._contents.check_integrity()
+
+
+def _without_what_is_over(contents: CacheContents, leases: Leases, now_s: float) -> CacheContents:
+    """End leases, pins and dooms elsewhere whose time is over; return the contents."""
+    _end_leases(contents, leases, now_s)
+    contents.expire_pins(now_s)
+    return contents
+
+
+def _end_leases(contents: CacheContents, leases: Leases, now_s: float) -> None:
+    """End leases and dooms elsewhere whose time is over."""
+    contents.unlock(leases.expire(now_s), now_s=now_s)
+    contents.doomed.expire(now_s)

@@ -29,3 +29,17 @@ async def change_in_parts(
         num_bytes += amount.num_bytes
         await asyncio.sleep(0)
     return Amount(num_pages=num_pages, num_bytes=num_bytes)
+
+
+async def over_quota(cache: PrefixCache, namespace: bytes, max_bytes: int) -> Amount:
+    """Count what a quota, 0 for none, would evict."""
+    sizes = found_in_slices(cache.over_quota(namespace, max_bytes, now_s=time.monotonic()))
+    going = [num_bytes async for num_bytes in sizes]
+    return Amount(num_pages=len(going), num_bytes=sum(going))
+
+
+async def end_waiting_pins(cache: PrefixCache) -> None:
+    """End the pins whose pages are not there."""
+    for part in parts(cache.all_pins.all()):
+        cache.all_pins.end_waiting([digest for digest, _ in part])
+        await asyncio.sleep(0)

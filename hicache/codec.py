@@ -10,12 +10,10 @@ from chunkmesh.indexed_page import PageInfo
 from chunkmesh.pages import DIGEST_BYTES
 from chunkmesh.v1 import common_pb2
 from chunkmesh.v1 import hicache_pb2 as pb
-from hicache.namespaces import NamespaceInfo, NamespaceState
+from hicache.namespaces import MAX_TEXT_CHARACTERS, NamespaceInfo, NamespaceState
 from hicache.runs import Run, RunOrder
 from hicache.selection import Below, Everything, Idle, InNamespace, Listed, Prompt, Selection
 
-MAX_TEXT_CHARACTERS = 1000
-"""Most characters of a namespace's texts; those of a model's settings are far shorter."""
 _SHORT_DIGITS = 12
 _ORDERS: dict[int, RunOrder] = {
     pb.RUN_ORDER_UNSPECIFIED: "tree",

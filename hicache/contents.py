@@ -7,21 +7,27 @@ Time enters as now_s.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from chunkmesh.coverage import Coverage
 from chunkmesh.errors import InvalidRequest, InvariantViolated
 from chunkmesh.indexed_page import IndexedPage, PageLock, PagePlace
 from chunkmesh.page_tree import PageTree
 from chunkmesh.prefix_index import PrefixIndex
+from chunkmesh.remains import Remains
 from chunkmesh.stored_page import StoredPage
 from hicache.bounds import Bounds
 from hicache.changes import Change, ChangeKind, OnChange, Stored, changes_of
 from hicache.doomed import Doomed
 from hicache.eviction_policy import EvictionPolicy
 from hicache.pins import Pins
-from hicache.selection import Everything, Selection, WouldGo, removable, selected
+from hicache.selection import Selection, WouldGo, removable, selected
 from hicache.tallies import Amount, Removal, amount_of, removal_of
+
+MOST_PAGES = 2000
+"""Evicted, or with a pin that ends, at once; some 20 ms."""
+MOST_DROPPED = 20_000
+"""Items of what was forgotten that are let go at once."""
 
 
 class CacheContents:
@@ -37,6 +43,9 @@ class CacheContents:
         """Until when the limits are kept here."""
         self.num_evicted_pages = 0
         """Pages that went to keep a limit."""
+        self.is_over = False
+        """Whether there is more to evict, to unpin or to let go than what was done at once."""
+        self._remains = Remains()
         self._policy = policy
         self._on_change = on_change
 
@@ -47,8 +56,15 @@ class CacheContents:
 
     def forget(self) -> None:
         """Forget all pages, doomed ones too; pins and quotas stay."""
-        self.index.clear()
-        self.doomed.clear()
+        self._remains.add(*self.index.clear(), *self.doomed.clear())
+        self.is_over = True
+
+    def go_on(self, *, now_s: float) -> None:
+        """Do more of what was too much at once; see is_over."""
+        self._remains.drop(MOST_DROPPED)
+        self.is_over = bool(self._remains)
+        self.expire_pins(now_s)
+        self.keep_limits(self.bounds.quotas, now_s=now_s)
 
     def commit(
         self, namespace: bytes, places: Iterable[PagePlace], coverage: Coverage, *, now_s: float
@@ -127,12 +143,15 @@ class CacheContents:
         for lock in locks:
             self.index.unlock(lock)
             namespaces.update((page.namespace, None) for page in lock.pages)
-        self.keep_limits(namespaces, now_s=now_s)
+        if namespaces:
+            self.keep_limits(namespaces, now_s=now_s)
 
     def keep_limits(self, namespaces: Iterable[bytes], *, now_s: float) -> None:
-        """Evict what is over the quotas of those namespaces and over the budget."""
+        """Evict what is over the quotas of those namespaces and over the budget, or begin to."""
         if now_s < self.evicts_until_s:
-            self._evicted(self.bounds.evict(self.index, namespaces), now_s=now_s)
+            victims, is_over = self.bounds.evict(self.index, namespaces, most_pages=MOST_PAGES)
+            self.is_over |= is_over
+            self._evicted(victims, now_s=now_s)
 
     def invalidate(self, digests: Iterable[bytes]) -> int:
         """Forget broken pages and all below them, held or not; return how many."""
@@ -162,18 +181,20 @@ class CacheContents:
             self._tell(ChangeKind.DELETED, going[::-1])
         return removal_of(going, num_held_pages=len(chosen) - len(going))
 
-    def set_quota(
-        self, namespace: bytes, max_bytes: int, *, now_s: float, dry_run: bool
-    ) -> Removal:
-        """Bound a namespace, 0 for no limit, and evict what is over it."""
-        going = self.bounds.over_quota(self.index, namespace, max_bytes)
-        if not dry_run:
-            self.bounds.set_quota(namespace, max_bytes)
-            self._on_change(
-                Change(kind=ChangeKind.QUOTA_SET, namespace=namespace, num_bytes=max_bytes)
-            )
-            self.keep_limits([namespace], now_s=now_s)
-        return removal_of(going, num_held_pages=0)
+    def over_quota(self, namespace: bytes, max_bytes: int) -> Iterator[int | None]:
+        """Walk through the bytes of the pages that a quota, 0 for none, would evict.
+
+        None is a step between.
+        """
+        excess = self.bounds.excess(self.index, namespace, max_bytes)
+        pages = self.index.evicting(excess, namespace=namespace) if excess else ()
+        return (None if page is None else page.num_bytes for page in pages)
+
+    def set_quota(self, namespace: bytes, max_bytes: int, *, now_s: float) -> None:
+        """Bound a namespace, 0 for no limit, and begin to evict what is over it."""
+        self.bounds.set_quota(namespace, max_bytes)
+        self._on_change(Change(kind=ChangeKind.QUOTA_SET, namespace=namespace, num_bytes=max_bytes))
+        self.keep_limits([namespace], now_s=now_s)
 
     def pin(
         self, selection: Selection, *, until_s: float | None, now_s: float, dry_run: bool
@@ -182,40 +203,28 @@ class CacheContents:
         pages = tuple(selected(selection, self.tree, now_s))
         if not dry_run:
             self.pins.add((page.digest for page in pages), until_s)
-            self._apply_pins(pages)
+            self.apply_pins(pages)
             self._tell(ChangeKind.PINNED, pages)
         return amount_of(pages)
 
     def unpin(self, selection: Selection, *, now_s: float, dry_run: bool) -> Amount:
-        """End the pins of chosen pages; with Everything also those that wait for a page."""
+        """End the pins of chosen pages."""
         chosen = tuple(selected(selection, self.tree, now_s))
         pages = [page for page in chosen if page.pinned]
         if not dry_run:
             self.pins.remove(page.digest for page in pages)
-            if isinstance(selection, Everything):
-                self.end_waiting_pins()
             self._release_pins(pages, now_s=now_s)
         return amount_of(pages)
 
     def expire_pins(self, now_s: float) -> None:
-        """End the pins whose time is over."""
-        ended = self.tree.known(self.pins.expire(now_s))
-        self._release_pins(ended, now_s=now_s, by_time=True)
-
-    def restore_pins(self, pins: Iterable[tuple[bytes, float | None]], *, now_s: float) -> None:
-        """Replace all pins, those of pages that are yet to come included; nobody is told."""
-        before = self.tree.known(digest for digest, _ in self.pins.all())
-        self.pins.clear()
-        for digest, until_s in pins:
-            self.pins.add([digest], until_s)
-        for page in before:
-            self.index.pin(page, pinned=page.digest in self.pins)
-        self._apply_pins(self.tree.known(digest for digest, _ in self.pins.all()))
-        self.keep_limits(self.bounds.quotas, now_s=now_s)
+        """End the pins whose time is over, or begin to."""
+        ended = self.pins.expire(now_s, most_pins=MOST_PAGES)
+        self.is_over |= len(ended) == MOST_PAGES
+        self._release_pins(self.tree.known(ended), now_s=now_s, by_time=True)
 
     def _settle(self, recorded: Sequence[IndexedPage], *, now_s: float) -> None:
         """Pin what a pin waited for, and make room for pages just recorded."""
-        self._apply_pins(recorded)
+        self.apply_pins(recorded)
         namespaces = dict.fromkeys(page.namespace for page in recorded)
         if self._policy.spares_newcomers:
             lock = self.index.lock(recorded)
@@ -236,17 +245,15 @@ class CacheContents:
             if page.digest in self.doomed:
                 raise InvariantViolated(f"page {page.digest.hex()} is doomed and known")
 
-    def _apply_pins(self, pages: Iterable[IndexedPage]) -> None:
+    def tell(self, change: Change) -> None:
+        """Let a change be heard of."""
+        self._on_change(change)
+
+    def apply_pins(self, pages: Iterable[IndexedPage]) -> None:
+        """Hold those of the pages that have a pin."""
         for page in pages:
             if not page.pinned and page.digest in self.pins:
                 self.index.pin(page, pinned=True)
-
-    def end_waiting_pins(self) -> None:
-        """End the pins that wait for a page."""
-        waiting = tuple(digest for digest, _ in self.pins.all() if self.tree.get(digest) is None)
-        self.pins.remove(waiting)
-        if waiting:
-            self._on_change(Change(kind=ChangeKind.UNPINNED, namespace=None, digests=waiting))
 
     def _release_pins(
         self, pages: Sequence[IndexedPage], *, now_s: float, by_time: bool = False
@@ -255,7 +262,8 @@ class CacheContents:
             self.index.pin(page, pinned=False)
         for change in changes_of(ChangeKind.UNPINNED, pages, by_time=by_time):
             self._on_change(change)
-        self.keep_limits(dict.fromkeys(page.namespace for page in pages), now_s=now_s)
+        if pages:
+            self.keep_limits(dict.fromkeys(page.namespace for page in pages), now_s=now_s)
 
     def _evicted(self, victims: Sequence[IndexedPage], *, now_s: float) -> None:
         self.num_evicted_pages += len(victims)

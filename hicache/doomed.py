@@ -11,12 +11,15 @@ import itertools
 from collections.abc import Iterable, Iterator
 
 from chunkmesh.indexed_page import IndexedPage
+from chunkmesh.remains import Container
 
 WAIT_S = 2.0
 """How long after an eviction a lease that another replica gave may still become known."""
 
 ELSEWHERE_S = 30.0
 """After so long another replica has unlinked a page, or died before and let it live."""
+_MOST_EXPIRED = 50_000
+"""Of those, at once."""
 
 
 class Doomed:
@@ -46,11 +49,9 @@ class Doomed:
         self._elsewhere.update((page.digest, now_s + ELSEWHERE_S) for page in pages)
 
     def expire(self, now_s: float) -> None:
-        """Wait no longer for other replicas that took too long."""
-        while self._elsewhere:
-            digest, until_s = next(iter(self._elsewhere.items()))
-            if until_s > now_s:
-                return
+        """Wait no longer for other replicas that took too long; of many some wait longer."""
+        ended = itertools.takewhile(lambda entry: entry[1] <= now_s, self._elsewhere.items())
+        for digest, _ in tuple(itertools.islice(ended, _MOST_EXPIRED)):
             del self._elsewhere[digest]
 
     def evicted(self, digests: Iterable[bytes]) -> Iterator[IndexedPage]:
@@ -71,11 +72,11 @@ class Doomed:
             self._evicted.pop(digest, None)
             self._elsewhere.pop(digest, None)
 
-    def clear(self) -> None:
-        """Forget all doomed pages."""
-        self._broken.clear()
-        self._evicted.clear()
-        self._elsewhere.clear()
+    def clear(self) -> list[Container]:
+        """Forget all doomed pages; return what held them, which is the caller's now."""
+        held: list[Container] = [self._broken, self._evicted, self._elsewhere]
+        self._broken, self._evicted, self._elsewhere = {}, {}, {}
+        return held
 
     def _due_evicted(self, now_s: float) -> Iterator[bytes]:
         for digest, (due_s, page) in self._evicted.items():

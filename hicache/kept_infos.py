@@ -9,10 +9,10 @@ import structlog
 
 from chunkmesh.errors import CacheFault
 from chunkmesh.kv_admin import KvAdmin
+from chunkmesh.store_thread import StoreThread
 from hicache.cache import PrefixCache
 from hicache.namespace_record import decode_info, encode_info
 from hicache.namespaces import NamespaceInfo
-from hicache.store_thread import StoreThread
 
 KEY_PREFIX = b"cm-ns:"
 """Before the namespace in hex."""

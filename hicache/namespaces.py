@@ -7,6 +7,8 @@ from collections.abc import Container, Mapping
 
 from chunkmesh.namespace_counts import NamespaceCounts
 
+MAX_TEXT_CHARACTERS = 1000
+"""Most characters of a namespace's texts; those of a model's settings are far shorter."""
 _MIN_INFOS = 1024
 
 
@@ -20,6 +22,7 @@ class NamespaceInfo:
     """Name under which the model was served."""
     kv_dtype: str
     page_tokens: int
+    """0 <= page_tokens < 2**32"""
     rope: str
     """Canonical text of the rope settings."""
     adapter: str

@@ -20,10 +20,10 @@ from chunkmesh.page_record import (
     decode_record,
     field_layer,
 )
+from chunkmesh.store_thread import StoreThread
 from chunkmesh.v1 import hicache_pb2 as pb
 from hicache.cache import PrefixCache
 from hicache.page_values import is_sound
-from hicache.store_thread import StoreThread
 
 _RETRY_S = 0.5
 MAX_PAGE_BYTES = 1 << 30

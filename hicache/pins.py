@@ -25,6 +25,10 @@ class Pins:
     def __len__(self) -> int:
         return len(self._until_s)
 
+    def has(self, digest: bytes, until_s: float | None) -> bool:
+        """Whether a page has just this pin."""
+        return digest in self._until_s and self._until_s[digest] == until_s
+
     def all(self) -> list[tuple[bytes, float | None]]:
         """Return (digest, time at which it ends, None for never) of each, oldest first."""
         return list(self._until_s.items())
@@ -42,15 +46,10 @@ class Pins:
         for digest in digests:
             self._until_s.pop(digest, None)
 
-    def clear(self) -> None:
-        """End all pins."""
-        self._until_s.clear()
-        self._ends.clear()
-
-    def expire(self, now_s: float) -> tuple[bytes, ...]:
-        """End the pins whose time is over; return their pages in the order of the pins."""
+    def expire(self, now_s: float, *, most_pins: int) -> tuple[bytes, ...]:
+        """End up to most_pins pins whose time is over; return their pages in the order of ends."""
         ended: list[bytes] = []
-        while self._ends and self._ends[0][0] <= now_s:
+        while self._ends and self._ends[0][0] <= now_s and len(ended) < most_pins:
             until_s, _, digest = heapq.heappop(self._ends)
             if digest in self._until_s and self._until_s[digest] == until_s:
                 del self._until_s[digest]

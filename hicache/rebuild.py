@@ -8,11 +8,12 @@ import time
 import structlog
 
 from chunkmesh.errors import CacheFault
+from chunkmesh.store_thread import StoreThread
 from hicache.cache import PrefixCache
 from hicache.kept_infos import KeptInfos
 from hicache.kept_state import KeptState
 from hicache.replication.replica import Replica
-from hicache.store_thread import StoreThread
+from hicache.slices import parts
 
 RESCAN_S = 3600.0
 """Pages also expire or are evicted by Redis itself; a scan this often finds out."""
@@ -99,7 +100,7 @@ async def rebuild(cache: PrefixCache, store: StoreThread) -> None:
         CacheFault: Redis stopped answering; what was recorded so far stays.
     """
     generation = cache.generation
-    missing = set(cache.known())
+    missing = cache.known()
     num_found = num_refused = 0
     async for batch in store.scan():
         if cache.generation != generation:
@@ -109,7 +110,12 @@ async def rebuild(cache: PrefixCache, store: StoreThread) -> None:
         missing.difference_update(page.digest for page in batch)
     if cache.generation != generation:
         return
-    num_dropped = cache.invalidate(missing)
+    num_dropped = 0
+    for part in parts(list(missing)):
+        if cache.generation != generation:
+            return
+        num_dropped += cache.invalidate(part)
+        await asyncio.sleep(0)
     _log.info(
         "index rebuilt",
         num_found=num_found,

@@ -13,7 +13,12 @@ from starlette.applications import Starlette
 from chunkmesh import side_door
 from chunkmesh.address import HostPort
 from chunkmesh.grpc_server import GrpcServer
+from chunkmesh.kv_login import kv_login
 from chunkmesh.kv_store import KvStore
+from chunkmesh.side_door import Readiness
+from chunkmesh.store_thread import StoreThread
+from chunkmesh.trust.access import Door, Role
+from chunkmesh.trust.guard import Guard
 from chunkmesh.v1 import hicache_pb2, hicache_pb2_grpc
 from hicache.admin_service import AdminService
 from hicache.audit_log import AuditLog
@@ -29,7 +34,6 @@ from hicache.replication.outbox import Outbox
 from hicache.replication.replica import Replica
 from hicache.service import HiCacheServicer
 from hicache.settings import HiCacheSettings
-from hicache.store_thread import StoreThread
 from hicache.watch import ChangeFeed
 from hicache.watcher import PING_S, RedisWatcher
 
@@ -53,7 +57,7 @@ async def serve(settings: HiCacheSettings, stop: asyncio.Event) -> None:
     """Serve until stop is set.
 
     Raises:
-        ConfigError: a chosen port is in use, or the Redis URL is none.
+        ConfigError: a chosen port is in use, a file does not do, or the Redis URL is none.
     """
     async with running(settings):
         await stop.wait()
@@ -65,14 +69,17 @@ async def running(settings: HiCacheSettings, *, ping_s: float = PING_S) -> Async
 
     Ready at once: while Redis is away every question is a miss.
     """
+    tls = settings.mesh_tls(Role.HICACHE)
+    guard = Guard(door=Door.HICACHE, tls=tls, is_mutual=tls is not None)
     with _stores(settings) as stores:
         parts = _parts(settings, stores, ping_s=ping_s)
-        chassis = GrpcServer(_SERVICE_NAME)
+        chassis = GrpcServer(_SERVICE_NAME, guard=guard)
         servicer = _servicer(parts, stores)
         hicache_pb2_grpc.add_HiCacheServicer_to_server(servicer, chassis.server)
+        stopping = asyncio.Event()
         async with (
+            side_door.listening(_side_door(parts, stopping), settings.listen("http_port")),
             chassis.listening(settings.listen("port")) as address,
-            side_door.listening(_side_door(parts), settings.listen("http_port")),
             asyncio.TaskGroup() as tasks,
         ):
             background = (
@@ -85,6 +92,8 @@ async def running(settings: HiCacheSettings, *, ping_s: float = PING_S) -> Async
             try:
                 yield address
             finally:
+                stopping.set()
+                chassis.set_serving(serving=False)
                 parts.feed.close()
                 for task in background:
                     task.cancel()
@@ -102,10 +111,15 @@ class _Stores:
 
 @contextlib.contextmanager
 def _stores(settings: HiCacheSettings) -> Iterator[_Stores]:
+    login = kv_login(
+        username=settings.redis_username,
+        password_file=settings.redis_password_file,
+        ca_certs=settings.redis_ca_certs,
+    )
     stores = _Stores(
-        short=StoreThread(KvStore(*settings.redis_url)),
-        bulk=StoreThread(KvStore(*settings.redis_url)),
-        events=StoreThread(KvStore(*settings.redis_url)),
+        short=StoreThread(KvStore(*settings.redis_url, login=login)),
+        bulk=StoreThread(KvStore(*settings.redis_url, login=login)),
+        events=StoreThread(KvStore(*settings.redis_url, login=login)),
     )
     try:
         yield stores
@@ -198,10 +212,16 @@ def _servicer(parts: _Parts, stores: _Stores) -> HiCacheServicer:
     )
 
 
-def _side_door(parts: _Parts) -> Starlette:
+def _side_door(parts: _Parts, stopping: asyncio.Event) -> Starlette:
     cache, watcher = parts.cache, parts.watcher
+
+    def readiness() -> Readiness:
+        if stopping.is_set():
+            return Readiness(ready=False, state="draining", reason="hicache is shutting down")
+        return Readiness(ready=True, state="serving", reason=watcher.fault or "")
+
     return side_door.app(
-        lambda: side_door.Readiness(ready=True, state="serving", reason=watcher.fault or ""),
+        readiness,
         lambda: {
             "num_pages": cache.num_pages,
             "num_bytes": cache.num_bytes,

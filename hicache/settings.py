@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, ClassVar
 
 from pydantic import Field
@@ -24,6 +25,12 @@ class HiCacheSettings(Settings):
     """Redis or Valkey that holds the pages: redis://, rediss:// or unix://. Given several times,
     pages are spread over servers that know nothing of each other, listed in the same order for all
     services, or these are some members of a Redis Cluster."""
+    redis_username: str = ""
+    """Name of the ACL user at Redis."""
+    redis_password_file: Path | None = None
+    """File of its password; read at every connection."""
+    redis_ca_certs: Path | None = None
+    """PEM file of the authorities of a Redis with TLS (rediss://); the system's if not given."""
     max_bytes: Annotated[int, Field(ge=0)] = 0
     """Bytes of pages to keep in Redis; 0 means no limit."""
     eviction_policy: PolicyName = "lru"

@@ -8,10 +8,10 @@ from collections.abc import AsyncGenerator, Sequence
 import structlog
 
 from chunkmesh.coverage import layer_ranges
+from chunkmesh.store_thread import StoreThread
 from chunkmesh.v1 import hicache_pb2 as pb
 from hicache.cache import PrefixCache
 from hicache.page_values import read_values
-from hicache.store_thread import StoreThread
 from hicache.watcher import RedisWatcher
 
 _TELL_S = 0.5

@@ -1,8 +1,9 @@
-"""Watches Redis: whether it answers, whether it lost its pages; rebuilds and unlinks.
+"""Watches Redis: whether it answers, whether it lost its pages; rebuilds, evicts and unlinks.
 
 Three loops share the store's thread: a ping every second, rebuilds when wanted, and unlinks of
-doomed pages. Redis being away is a state here, never an error to anybody. Each server bears a mark
-that hicache-servers gave it: without it, or with another one, it lost what it had.
+doomed pages; a fourth goes on with what is too much to evict in one piece. Redis being away is a
+state here, never an error to anybody. Each server bears a mark that hicache-servers gave it:
+without it, or with another one, it lost what it had.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ from prometheus_client import Counter
 
 from chunkmesh.errors import CacheFault
 from chunkmesh.kv_servers import ServerInfo
+from chunkmesh.store_thread import StoreThread
 from hicache.cache import PrefixCache
 from hicache.rebuild import Rebuilder
-from hicache.store_thread import StoreThread
 from hicache.watch import ChangeFeed
 
 PING_S = 1.0
@@ -56,6 +57,7 @@ class RedisWatcher:
         self._on_unlinked = on_unlinked
         self._ping_s = ping_s
         self._unlink_wanted = asyncio.Event()
+        self._evict_wanted = asyncio.Event()
 
     @property
     def rebuilding(self) -> bool:
@@ -68,14 +70,17 @@ class RedisWatcher:
             tasks.create_task(self._ping_loop())
             tasks.create_task(self._rebuilder.run())
             tasks.create_task(self._unlink_loop())
+            tasks.create_task(self._evict_loop())
 
     def rebuild_soon(self) -> None:
         """Say that the index may lack pages that Redis has."""
         self._rebuilder.asked.set()
 
     def unlink_soon(self) -> None:
-        """Say that pages may be doomed."""
+        """Say that pages may be doomed, or are to be evicted."""
         self._unlink_wanted.set()
+        if self._cache.is_over:
+            self._evict_wanted.set()
 
     async def _ping_loop(self) -> None:
         while True:
@@ -142,6 +147,16 @@ class RedisWatcher:
             _log.warning("redis does not answer", error=str(error))
             self._feed.redis_down(str(error))
         self.fault = str(error)
+
+    async def _evict_loop(self) -> None:
+        """Do what is too much at once piece by piece, with others served between."""
+        while True:
+            await self._evict_wanted.wait()
+            self._evict_wanted.clear()
+            while self._cache.is_over:
+                await asyncio.sleep(0)
+                self._cache.go_on(time.monotonic())
+                self._unlink_wanted.set()
 
     async def _unlink_loop(self) -> None:
         """Unlink what is due; a Redis that only refuses this may still be read."""

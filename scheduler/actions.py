@@ -77,21 +77,36 @@ class SendMicrobatch:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class HeldPages:
+    """What some stages need not load, since they still hold it (load_parts.py)."""
+
+    lacking: tuple[int, ...]
+    """The others."""
+    num_pages: int
+    """Leading pages of the load that lie in the pool where they will be."""
+    num_host: int
+    """How many of its host pages those that lack something have, too."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class SendLoad:
     """Let every stage read pages into staging."""
 
+    epoch: int
     load_id: int
     digests: tuple[bytes, ...]
     host_ids: tuple[int, ...] = ()
     """Where the first of them lie in host memory: those are not read from Redis."""
     timeout_ms: int = 0
     """When they end it by themselves with what they have read; 0 for never."""
+    held: HeldPages | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class SendEndLoad:
     """Let every stage end a load with what it has read; the answer comes as Loaded."""
 
+    epoch: int
     load_id: int
 
 
@@ -99,14 +114,17 @@ class SendEndLoad:
 class SendCommitLoad:
     """Let every stage copy a load's first pages from host memory and staging into the pool."""
 
+    epoch: int
     load_id: int
     page_ids: tuple[int, ...]
+    held: HeldPages | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class SendCancelLoad:
     """Let every stage drop a load."""
 
+    epoch: int
     load_id: int
 
 
@@ -130,6 +148,7 @@ Tier = Literal["device", "host"]
 class SendSavePages:
     """Let every stage copy pages of the pool to host memory, before whatever is sent later."""
 
+    epoch: int
     digests: tuple[bytes, ...]
     page_ids: tuple[int, ...]
     """One for each digest, as for the next."""
@@ -141,6 +160,7 @@ class SendSavePages:
 class SendStore:
     """Let every stage write pages to Redis; what is not in turn is pinned until all have ended."""
 
+    epoch: int
     store_id: int
     pages: tuple[PageToStore, ...]
     tier: Tier = "device"
@@ -153,6 +173,7 @@ class SendStore:
 class CommitPages:
     """Tell HiCache that one stage has written pages for its layers."""
 
+    epoch: int
     stage: int
     namespace: bytes
     pages: tuple[PageToStore, ...]
@@ -162,6 +183,7 @@ class CommitPages:
 class SendCopyPages:
     """Let every stage copy whole pages inside its pool, before whatever is sent later."""
 
+    epoch: int
     source_ids: tuple[int, ...]
     target_ids: tuple[int, ...]
     """One for each source, distinct, and none of them a source."""
@@ -171,7 +193,18 @@ class SendCopyPages:
 class SendRelease:
     """Let every stage forget a row."""
 
+    epoch: int
     row: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class FenceStage:
+    """Give up the worker of a stage: it is beyond its deadline."""
+
+    epoch: int
+    stage: int
+    reason: str
+    """Names the stage, its microbatch and the figures."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -261,6 +294,8 @@ class Finished:
     """Tokens of each prefill chunk."""
     num_preemptions: int
     """How often it gave its pages to others and was resumed."""
+    num_recoveries: int = 0
+    """How often its route was lost and it was resumed."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -282,6 +317,7 @@ Action = (
     | CommitPages
     | SendCopyPages
     | SendRelease
+    | FenceStage
     | MatchPrefix
     | CheckStored
     | ReleaseLease

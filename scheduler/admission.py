@@ -11,19 +11,21 @@ fits it.
 Who lacks a place may be passed by those behind it that need less, so that a short prompt does not
 wait for a long one that waits for pages. But only so often: then nobody is admitted before it, and
 its pages come back as others end.
+
+Users of one priority take turns and have limits of their own (fair_door.py).
 """
 
 from __future__ import annotations
 
-import bisect
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Iterator, Sequence
 
-from chunkmesh.errors import ChunkMeshError, InvalidRequest, Overloaded
+from chunkmesh.errors import InvalidRequest
 from scheduler.engine_config import EngineConfig
 from scheduler.events import RequestSpec
+from scheduler.fair_queue import FairQueue
 from scheduler.request import Request, RequestState
 
-OVERLOADED_RETRY_S = 1.0
 MAX_PASSED = 16
 """So many may be admitted before one that waits for more than they need."""
 _LOOK_AHEAD = 8
@@ -72,91 +74,84 @@ def pages_at_start(request: Request, config: EngineConfig) -> int:
     )
 
 
-class Admission:
-    """The queue of outputs that have no row: of the highest priority the oldest is served first.
+def too_large(spec: RequestSpec, config: EngineConfig, num_pages: int) -> InvalidRequest | None:
+    """Return how far a request could outgrow a pool, if so; name what is too much."""
+    prompt_tokens, num_outputs = len(spec.prompt_ids), spec.num_outputs
+    longest = prompt_tokens + spec.max_new_tokens
+    need, alone = (
+        pages_needed(spec, config, num_tokens=longest, num_outputs=n) for n in (num_outputs, 1)
+    )
+    if need <= num_pages:
+        return None
+    if config.pages_for(prompt_tokens) > num_pages:
+        field = "input"
+    else:
+        field = f"sampling_params.{'n' if alone <= num_pages else 'max_new_tokens'}"
+    asked = named_new_tokens(spec.max_new_tokens, spec.asked_new_tokens)
+    given = f"prompt of {prompt_tokens} tokens and {asked}"
+    if num_outputs > 1:
+        given = f"{num_outputs} outputs of a {given}"
+    return InvalidRequest(
+        f"{given} need {need} pages of {config.page_tokens} tokens, the pool has {num_pages}",
+        field=field,
+    )
 
-    A new request is younger than all others; one that was preempted takes its old place again.
+
+class Admission:
+    """The queue of outputs that have no row on a route, of all users in their fair order.
+
+    A new request comes behind all others of its user; one that was preempted takes its old place
+    again.
     """
 
-    def __init__(self, config: EngineConfig) -> None:
+    def __init__(self) -> None:
         """Begin with nobody waiting."""
-        self._config = config
-        self._queue: list[Request] = []
-        """WAITING and QUEUED outputs, ascending by rank."""
+        self._queue = FairQueue()
+        """WAITING and QUEUED outputs."""
 
     def __len__(self) -> int:
         return len(self._queue)
 
-    def refusal(self, spec: RequestSpec, *, num_pages: int) -> ChunkMeshError | None:
-        """Return why a request must not wait for a pool of num_pages, if so."""
-        limit = self._config.max_running_requests
-        if spec.num_outputs > limit:
-            return InvalidRequest(
-                f"n is {spec.num_outputs}, at most {limit} outputs run at a time",
-                field="sampling_params.n",
-            )
-        if (error := self._too_large(spec, num_pages)) is not None:
-            return error
-        limit = self._config.max_queued_requests
-        if len(self._queue) >= limit:
-            return Overloaded(
-                f"{len(self._queue)} requests are waiting, the limit is {limit}",
-                retry_after_s=OVERLOADED_RETRY_S,
-            )
-        return None
+    def __iter__(self) -> Iterator[Request]:
+        return self._queue.in_order()
+
+    def of(self, user: str) -> Sequence[Request]:
+        """Return who waits of a user, in order; a view."""
+        return self._queue.of_users().get(user, ())
 
     def add(self, request: Request) -> None:
         """Let an output wait behind all that are served before it."""
-        bisect.insort(self._queue, request, key=_rank)
+        self._queue.add(request)
+
+    def first(self, num_requests: int) -> list[Request]:
+        """Return the first outputs that could be admitted now."""
+        queued = (each for each in self if each.state is RequestState.QUEUED)
+        return list(itertools.islice(queued, num_requests))
 
     def remove(self, request: Request) -> None:
         """Take an output out, if it waits."""
-        index = bisect.bisect_left(self._queue, request.rank, key=_rank)
-        if self._queue[index : index + 1] == [request]:
-            del self._queue[index]
+        self._queue.remove(request)
 
-    def take_next(self, has_place: Callable[[Request], bool]) -> Request | None:
+    def take_next(
+        self,
+        has_place: Callable[[Request], bool],
+        may_run: Callable[[Request], bool] = lambda _request: True,
+    ) -> Request | None:
         """Take out who is next and has a place, if there is one; note whom it has passed.
 
-        One whose match is pending is passed until that is known, and does not count it.
+        One whose match is pending is passed until that is known, and does not count it. A user
+        is held back from the first one on that may not run.
         """
         passed: list[Request] = []
-        for index, request in enumerate(self._queue):
+        for request in self._queue.in_order(may_run):
             if request.state is not RequestState.QUEUED:
                 continue
             if has_place(request):
                 for each in passed:
                     each.num_passed += 1
-                return self._queue.pop(index)
+                self._queue.remove(request)
+                return request
             passed.append(request)
             if request.num_passed >= MAX_PASSED or len(passed) == _LOOK_AHEAD:
                 return None
         return None
-
-    def _too_large(self, spec: RequestSpec, num_pages: int) -> InvalidRequest | None:
-        """Return how far a request could outgrow the pool, if so; name what is too much."""
-        prompt_tokens, num_outputs = len(spec.prompt_ids), spec.num_outputs
-        longest = prompt_tokens + spec.max_new_tokens
-        need, alone = (
-            pages_needed(spec, self._config, num_tokens=longest, num_outputs=n)
-            for n in (num_outputs, 1)
-        )
-        if need <= num_pages:
-            return None
-        if self._config.pages_for(prompt_tokens) > num_pages:
-            field = "input"
-        else:
-            field = f"sampling_params.{'n' if alone <= num_pages else 'max_new_tokens'}"
-        asked = named_new_tokens(spec.max_new_tokens, spec.asked_new_tokens)
-        given = f"prompt of {prompt_tokens} tokens and {asked}"
-        if num_outputs > 1:
-            given = f"{num_outputs} outputs of a {given}"
-        return InvalidRequest(
-            f"{given} need {need} pages of {self._config.page_tokens} tokens, "
-            f"the pool has {num_pages}",
-            field=field,
-        )
-
-
-def _rank(request: Request) -> tuple[int, int, int]:
-    return request.rank

@@ -12,44 +12,56 @@ from chunkmesh.errors import InvalidRequest, InvariantViolated, StageUnavailable
 from chunkmesh.v1 import stage_pb2 as pb
 from chunkmesh.v1 import stage_pb2_grpc
 from scheduler import codec
+from scheduler.candidate import Candidate
 from scheduler.control_loop import ControlLoop
 from scheduler.latency_file import LatencyFile
-from scheduler.registry import Refused, WorkerHello
 from scheduler.stage_fit import StageFit, file_fit, profile_fit
+from scheduler.standby import check_follows
+from scheduler.worker_check import Refused
+from scheduler.worker_hello import WorkerHello
 from scheduler.worker_stream import WorkerStream
 
 _log = structlog.get_logger(__name__)
 _HELLO_S = 10.0
+_BEAT_S = 0.5
+_BEAT = pb.AttachResponse(beat=pb.Beat())
 _Context = grpc.aio.ServicerContext[pb.AttachRequest, pb.AttachResponse]
 
 
 class AttachService(stage_pb2_grpc.StageControlServicer):
     """Carries messages between workers and the control loop."""
 
-    def __init__(self, control_loop: ControlLoop, latency_file: LatencyFile | None) -> None:
+    def __init__(
+        self, control_loop: ControlLoop, latency_file: LatencyFile | None, candidate: Candidate
+    ) -> None:
         """Serve one control loop; what a file says of latencies goes before what workers measure.
 
         The file covers the model's layers.
         """
         self._loop = control_loop
         self._latency_file = latency_file
+        self._candidate = candidate
 
     async def Attach(
         self, request_iterator: AsyncIterator[pb.AttachRequest], _context: _Context
     ) -> AsyncIterator[pb.AttachResponse]:
         """Take a worker in, then write its orders until either side ends."""
         messages = aiter(request_iterator)
-        hello = codec.hello_from(await _first(messages))
+        first = await _first(messages)
+        hello = codec.hello_from(first)
         workers = self._loop.workers
+        check_follows(self._candidate, workers.registry.epoch, first.seen_epoch)
+        yield _BEAT
         try:
             workers.registry.check(hello)
             fit = await asyncio.to_thread(_fit, hello, self._latency_file)
+            check_follows(self._candidate, workers.registry.epoch, first.seen_epoch)
             stream = workers.attach(hello, fit)
         except Refused as refused:
             raise InvalidRequest(f"this worker is refused: {refused}") from refused
         reader = asyncio.create_task(self._read(stream, messages))
         try:
-            while (order := await stream.next_order()) is not None:
+            async for order in _orders(stream):
                 yield order
             raise StageUnavailable(f"this worker was given up: {stream.lost_reason}")
         finally:
@@ -68,6 +80,19 @@ class AttachService(stage_pb2_grpc.StageControlServicer):
             _log.error("worker broke the protocol", worker=stream.worker_id, error=str(error))
         finally:
             self._loop.workers.lose_stream(stream, reason)
+
+
+async def _orders(stream: WorkerStream) -> AsyncIterator[pb.AttachResponse]:
+    """Yield orders until the worker is given up, and a sign of life where there is none."""
+    while True:
+        try:
+            async with asyncio.timeout(_BEAT_S):
+                order = await stream.next_order()
+        except TimeoutError:
+            order = _BEAT
+        if order is None:
+            return
+        yield order
 
 
 def _fit(hello: WorkerHello, file: LatencyFile | None) -> StageFit:

@@ -75,7 +75,7 @@ def _entry(part: Part, page_tokens: int) -> PlannedEntry:
     request = part.request
     if request.row is None:
         raise InvariantViolated(f"{request.request_id} is in a microbatch without a row")
-    new_page_ids = request.name_pages(-(-part.end // page_tokens))
+    new_page_ids = request.table.name(-(-part.end // page_tokens))
     num_tokens = part.end - part.start
     return PlannedEntry(request.spec.request_id, request.row, part.start, num_tokens, new_page_ids)
 

@@ -7,6 +7,7 @@ go through filters that take them into account; loops, comparisons and lookups l
 from __future__ import annotations
 
 import datetime as dt
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -31,7 +32,7 @@ def compile_template(source: str, now: Callable[[], dt.datetime]) -> jinja2.Temp
 
     Raises:
         ConfigError: it uses a filter that is not known here.
-        jinja2.TemplateError: it is not valid.
+        jinja2.TemplateError, SyntaxError: it is not valid.
     """
     environment = _Sandbox(
         trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationTag, jinja2.ext.loopcontrols]
@@ -55,7 +56,9 @@ def compile_template(source: str, now: Callable[[], dt.datetime]) -> jinja2.Temp
         _check_filter(each, environment)
     tree = _Bounds().visit(tree)
     tree.set_environment(environment)
-    code = environment.compile(tree)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SyntaxWarning)  # Python's doubts about its expressions
+        code = environment.compile(tree)
     return jinja2.Template.from_code(environment, code, environment.make_globals(None))
 
 

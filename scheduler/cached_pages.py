@@ -38,6 +38,8 @@ class _Page:
     """Tick of the last change between idle and held."""
     is_queued: bool = False
     """Whether it stands in the queue of leaves."""
+    lacking: frozenset[int] = frozenset()
+    """Stages whose memory of it is another's now; with it, those of all below it lack it too."""
 
 
 class CachedPages:
@@ -47,6 +49,8 @@ class CachedPages:
         """Begin with no page."""
         self.num_idle = 0
         """Pages that nobody holds; 0 <= num_idle <= len(self)."""
+        self.has_partial = False
+        """Whether some stages may lack some pages."""
         self._by_digest: dict[bytes, _Page] = {}
         self._by_id: dict[int, _Page] = {}
         self._leaves: list[tuple[int, int, _Page]] = []
@@ -61,13 +65,34 @@ class CachedPages:
         return page_id in self._by_id
 
     def count(self, digests: Sequence[bytes], limit: int) -> int:
-        """Count the leading pages of a prompt that are here, at most limit; changes nothing.
+        """Count the leading pages of a prompt that all stages have, at most limit.
 
         With a page its parent is here, so there is one border to search.
         """
         return bisect.bisect_left(
-            range(limit), x=True, key=lambda index: digests[index] not in self._by_digest
+            range(limit), x=True, key=lambda index: not self.has(digests[index])
         )
+
+    def partial_run(self, digests: Sequence[bytes], first: int) -> tuple[list[int], frozenset[int]]:
+        """Return where the pages from first on lie that some stages have and nobody holds.
+
+        With all stages that lack any of them.
+        """
+        page_ids: list[int] = []
+        lacking: frozenset[int] = frozenset()
+        for digest in digests[first:] if self.has_partial else ():
+            page = self._by_digest.get(digest)
+            if page is None or not page.is_idle or not page.lacking:
+                break
+            page_ids.append(page.page_id)
+            lacking |= page.lacking
+        return page_ids, lacking
+
+    def lose(self, stages: frozenset[int]) -> None:
+        """Note that what some stages have of all pages is gone."""
+        self.has_partial = True
+        for page in self._by_id.values():
+            page.lacking |= stages
 
     def page_ids(self, digests: Iterable[bytes]) -> tuple[int, ...]:
         """Return where pages lie that are here."""
@@ -75,23 +100,31 @@ class CachedPages:
 
     def find(self, digests: Iterable[bytes]) -> list[PageToStore]:
         """Return those of some pages that are here."""
-        return [_described(page) for each in digests if (page := self._by_digest.get(each))]
+        pages = (self._by_digest.get(each) for each in digests)
+        return [_described(page) for page in pages if page is not None and not page.lacking]
 
     def has(self, digest: bytes) -> bool:
-        """Whether a page is here."""
-        return digest in self._by_digest
+        """Whether a page is here, on all stages."""
+        page = self._by_digest.get(digest)
+        return page is not None and not page.lacking
 
     def insert(
         self, namespace: bytes, digests: Sequence[bytes], page_ids: Sequence[int]
-    ) -> list[int]:
-        """Take in a prompt's leading pages, all of them held; return those that are new.
+    ) -> tuple[list[int], list[int]]:
+        """Take in a prompt's leading pages, all of them held and whole.
 
-        One whose tokens another page has already stays out.
+        One whose tokens another page has already stays out, unless that lacks stages. Return the
+        ids that are new here, and those that are not here any more.
         """
+        removed: list[int] = []
         first = self.count(digests, len(digests))
         parent = self._by_digest[digests[first - 1]] if first else None
         new = zip(digests[first:], page_ids[first:], strict=True)
         for page_index, (digest, page_id) in enumerate(new, start=first):
+            if (partial := self._by_digest.get(digest)) is not None:
+                removed += self._make_whole(partial, page_id)
+                parent = partial
+                continue
             if page_id in self._by_id:
                 raise InvariantViolated(f"page {page_id} holds two prefixes")
             page = _Page(
@@ -104,7 +137,7 @@ class CachedPages:
             if parent is not None:
                 parent.children[page_id] = page
             self._by_digest[digest] = self._by_id[page_id] = parent = page
-        return list(page_ids[first:])
+        return list(page_ids[first:]), removed
 
     def wake(self, page_ids: Iterable[int]) -> None:
         """Note that pages which were idle are held."""
@@ -125,12 +158,12 @@ class CachedPages:
 
     def rested(self) -> list[PageToStore]:
         """Return the idle pages, the last used first, and a page before what hangs on it."""
-        idle = [page for page in self._by_id.values() if page.is_idle]
+        idle = [page for page in self._by_id.values() if page.is_idle and not page.lacking]
         idle.sort(key=lambda page: (-page.last_used, page.page_index))
         return [_described(page) for page in idle]
 
-    def evict(self, num_pages: int) -> list[PageToStore]:
-        """Forget num_pages idle pages; return all that are forgotten.
+    def evict(self, num_pages: int) -> tuple[list[int], list[PageToStore]]:
+        """Forget num_pages idle pages; return where they lay, and those that all stages had.
 
         Leaves first; an idle page with held ones below it only when no idle leaf is left, and then
         those below are forgotten too.
@@ -145,7 +178,8 @@ class CachedPages:
         while self.num_idle > most_idle:
             page = self._take_leaf() or self._oldest_idle()
             forgotten += self._forget_below(page)
-        return [_described(page) for page in forgotten]
+        whole = [_described(page) for page in forgotten if not page.lacking]
+        return [page.page_id for page in forgotten], whole
 
     def forget(self, page_ids: Iterable[int]) -> list[int]:
         """Forget those of the pages that are in here, and all below them; return which."""
@@ -162,7 +196,7 @@ class CachedPages:
         self._by_digest.clear()
         self._by_id.clear()
         self._leaves.clear()
-        self.num_idle = 0
+        self.num_idle, self.has_partial = 0, False
         return num_pages
 
     def check_integrity(self, held: Iterable[int]) -> None:
@@ -185,11 +219,28 @@ class CachedPages:
             raise InvariantViolated(f"cached pages: wrong {', '.join(broken)}")
 
     def _hangs_right(self, page: _Page) -> bool:
-        """Whether a page and its parent know each other."""
+        """Whether a page and its parent know each other, and the parent lacks no more stages."""
         parent = page.parent
         return parent is None or (
-            self._by_id.get(parent.page_id) is parent and page.page_id in parent.children
+            self._by_id.get(parent.page_id) is parent
+            and page.page_id in parent.children
+            and parent.lacking <= page.lacking
         )
+
+    def _make_whole(self, page: _Page, page_id: int) -> list[int]:
+        """Let a page lie where all stages have it, held; return where it lay, if elsewhere."""
+        page.lacking = frozenset()
+        if page.page_id == page_id:
+            return []
+        if page_id in self._by_id:
+            raise InvariantViolated(f"page {page_id} holds two prefixes")
+        before, page.page_id = page.page_id, page_id
+        self.num_idle -= page.is_idle
+        page.is_idle = False
+        self._by_id[page_id] = self._by_id.pop(before)
+        if page.parent is not None:
+            page.parent.children[page_id] = page.parent.children.pop(before)
+        return [before]
 
     def _is_idle_leaf(self, page: _Page) -> bool:
         return page.is_idle and not page.children and self._by_id.get(page.page_id) is page

@@ -91,7 +91,7 @@ class ChatTemplate:
             )
         try:
             self._template = compile_template(source, now)
-        except (jinja2.TemplateError, RecursionError, ValueError) as error:
+        except (jinja2.TemplateError, RecursionError, SyntaxError, ValueError) as error:
             raise ConfigError(f"chat template is not valid: {error}") from error
         self._special_tokens = dict(special_tokens)
         self._deadline_s = deadline_s

@@ -26,15 +26,22 @@ from scheduler.actions import (
     SendSavePages,
     SendStore,
 )
+from scheduler.decisions import SendConnect, SendJoin, SendReleased, SendStandBy
+from scheduler.formation import OutboundLink
+from scheduler.hello_checks import check_hello
 from scheduler.latency_fit import LatencyPoint
 from scheduler.latency_model import Work
-from scheduler.registry import BackendName, SendConnect, SendJoin, WorkerHello
+from scheduler.load_parts import part_of
+from scheduler.registry import FaultSide
 from scheduler.timeline import AckTimes
+from scheduler.worker_hello import BackendName, WorkerHello
 
 _MAX_PROFILE_POINTS = 512
 _MAX_BACKENDS = 16
 _MAX_CHUNK_ALIGNMENT = 1 << 20
 _MAX_PROFILE_ROWS = 4096
+_MAX_AMOUNT = 1 << 53
+"""Of bytes and microseconds: centuries and petabytes, and sums of them still fit a message."""
 
 
 def hello_from(message: pb.Hello) -> WorkerHello:
@@ -43,6 +50,7 @@ def hello_from(message: pb.Hello) -> WorkerHello:
     Raises:
         InvalidRequest: a field is missing or out of range.
     """
+    check_hello(message)
     first, last = message.layers.first, message.layers.last
     if not first < last <= message.model_layers:
         raise InvalidRequest(
@@ -80,6 +88,7 @@ def hello_from(message: pb.Hello) -> WorkerHello:
         kv_capacity_tokens=message.kv_capacity_tokens,
         host_capacity_tokens=message.host_capacity_tokens,
         data_address=message.data_address,
+        peer=message.peer,
         transport=message.transport,
         device=message.device,
         profile=tuple(map(_point_from, message.profile)),
@@ -137,6 +146,31 @@ def join_order(
 def connect_order(connect: SendConnect) -> pb.AttachResponse:
     """Write a Connect."""
     return pb.AttachResponse(connect=pb.Connect(epoch=connect.epoch))
+
+
+def rest_order(decision: SendStandBy | SendReleased) -> pb.AttachResponse:
+    """Write what a worker outside of routes is told."""
+    if isinstance(decision, SendReleased):
+        return pb.AttachResponse(released=pb.Released())
+    return pb.AttachResponse(stand_by=pb.StandBy(reason=decision.reason))
+
+
+def link_from(joined: pb.Joined) -> OutboundLink | None:
+    """Read what a stage tells of its link to the next one; None on the last stage."""
+    if not joined.transport:
+        return None
+    return OutboundLink(transport=joined.transport, rtt_us=joined.rtt_us)
+
+
+_SIDES = {
+    pb.FAULT_SIDE_INBOUND: FaultSide.INBOUND,
+    pb.FAULT_SIDE_OUTBOUND: FaultSide.OUTBOUND,
+}
+
+
+def side_from(fault: pb.Fault) -> FaultSide:
+    """Read what a fault is of; what is unknown is of the stage."""
+    return _SIDES.get(fault.side, FaultSide.STAGE)
 
 
 def microbatch_orders(action: SendMicrobatch, num_stages: int) -> list[pb.AttachResponse]:
@@ -260,6 +294,20 @@ def page_order(action: PageAction) -> pb.AttachResponse:
             return pb.AttachResponse(release=pb.Release(row=action.row))
 
 
+def stage_orders(
+    action: LoadAction | PageAction, num_stages: int
+) -> list[pb.AttachResponse | None]:
+    """Write an order for each stage; None for those that it does not concern."""
+    match action:
+        case SendStore() | SendSavePages() | SendCopyPages() | SendRelease():
+            return [page_order(action)] * num_stages
+        case SendLoad() | SendCommitLoad() if action.held is not None:
+            parts = [part_of(stage, action) for stage in range(num_stages)]
+            return [None if part is None else load_order(part) for part in parts]
+        case _:
+            return [load_order(action)] * num_stages
+
+
 def _store(action: SendStore) -> pb.Store:
     """Write a store."""
     return pb.Store(
@@ -283,8 +331,10 @@ def acked_from(ack: pb.Ack, stage: int) -> events.Acked:
     """Read an Ack of a stage.
 
     Raises:
-        InvariantViolated: its log-probabilities are not whole or not finite.
+        InvariantViolated: its log-probabilities are not whole or not finite, or a time or an
+            amount is none.
     """
+    _check_amounts(ack, ("started_us", "acked_us", "restored_bytes", "restore_us"))
     try:
         return events.Acked(
             epoch=ack.epoch,
@@ -302,6 +352,13 @@ def acked_from(ack: pb.Ack, stage: int) -> events.Acked:
         raise InvariantViolated(
             f"acknowledgement {ack.seq_no} of stage {stage}: log-probabilities: {error}"
         ) from error
+
+
+def _check_amounts(message: pb.Ack | pb.LoadDone, names: tuple[str, ...]) -> None:
+    for name in names:
+        value = getattr(message, name)
+        if value > _MAX_AMOUNT:
+            raise InvariantViolated(f"{name} is {value}, at most {_MAX_AMOUNT}")
 
 
 def _logprobs_from(message: common_pb2.TokenLogprobs) -> TokenLogprobs:
@@ -326,7 +383,12 @@ def times_from(ack: pb.Ack) -> AckTimes:
 
 
 def loaded_from(done: pb.LoadDone, epoch: int, stage: int) -> events.Loaded:
-    """Read what a stage has read from Redis."""
+    """Read what a stage has read from Redis.
+
+    Raises:
+        InvariantViolated: a time or an amount is none.
+    """
+    _check_amounts(done, ("num_bytes", "took_us"))
     return events.Loaded(
         epoch=epoch,
         stage=stage,

@@ -13,22 +13,24 @@ from typing import assert_never
 
 import structlog
 
-from chunkmesh.errors import StageUnavailable
+from chunkmesh.errors import ChunkMeshError, StageUnavailable
 from chunkmesh.v1 import stage_pb2 as pb
 from scheduler import actions, codec, events
 from scheduler.cache_calls import CacheCalls
 from scheduler.cache_report import CacheReport
 from scheduler.chunk_report import ChunkReport
-from scheduler.engine import ROUTE_RETRY_S, Engine
+from scheduler.engine import Engine
 from scheduler.engine_config import EngineConfig
 from scheduler.hicache_client import HiCacheClient
-from scheduler.metrics import count_preemptions, show_pipeline
+from scheduler.metrics import RecoveryReport, count_preemptions, show_pipeline
+from scheduler.open_requests import OpenRequests
 from scheduler.page_keying import PageKeying
+from scheduler.parked import ROUTE_RETRY_S
 from scheduler.request_stream import RequestStream
-from scheduler.timeline import Track, to_us
-from scheduler.timeline_history import RequestTimeline, TimelineHistory
+from scheduler.timeline import Track
 from scheduler.worker_stream import WorkerStream
-from scheduler.workers import LOOK_S, Workers, new_registry
+from scheduler.worker_streams import LOOK_S
+from scheduler.workers import WorkerLimits, Workers, new_registry
 
 _log = structlog.get_logger(__name__)
 
@@ -43,32 +45,27 @@ class ControlLoop:
         model_layers: int,
         keying: PageKeying,
         hicache: HiCacheClient | None,
-        worker_timeout_s: float,
+        limits: WorkerLimits,
         on_ready: Callable[[bool], None],
     ) -> None:
-        """Start without workers and requests.
-
-        on_ready hears when a route stands or breaks.
-        """
+        """Start without workers and requests; on_ready hears when a route stands or breaks."""
         self.config = engine_config
         self.engine = Engine(engine_config)
         self.workers = Workers(
-            registry=new_registry(model_layers=model_layers, page_tokens=engine_config.page_tokens),
+            registry=new_registry(model_layers, engine_config.page_tokens, limits.patience),
             on_event=self._handle,
             max_microbatch_tokens=engine_config.max_microbatch_tokens,
             keying=keying,
         )
         self._cache_report = CacheReport()
+        self._recovery_report = RecoveryReport()
         self._cache = CacheCalls(hicache, self._handle)
         self._chunk_report = ChunkReport(
             engine_config.chunk_strategy, is_default=engine_config.is_default_strategy
         )
-        self._worker_timeout_s = worker_timeout_s
+        self._worker_timeout_s = limits.silence_s
         self._on_ready = on_ready
-        self._requests: dict[str, RequestStream] = {}
-        self._tracks: dict[str, Track] = {}
-        """Of the same requests."""
-        self._ended_timelines = TimelineHistory()
+        self.requests = OpenRequests(self._request_ended)
         self._num_preemptions = 0
         """Those that the metric has counted."""
         self._ended = asyncio.Event()
@@ -83,22 +80,17 @@ class ControlLoop:
         try:
             while True:
                 await asyncio.sleep(LOOK_S)
-                self.workers.look_at_clock(self._worker_timeout_s)
-                self._handle(events.Tick())
+                deaf_s = self.workers.look_at_clock(self._worker_timeout_s)
+                self._handle(events.Tick(deaf_s=deaf_s))
                 self._show_engine()
                 self._cache.check()
                 self._cache.renew_leases(time.monotonic())
         finally:
             await self._cache.close()
 
-    @property
-    def num_requests(self) -> int:
-        """Requests that wait or run."""
-        return len(self._requests)
-
     async def until_idle(self) -> None:
         """Wait until no request waits or runs."""
-        while self._requests:
+        while len(self.requests):
             self._ended.clear()
             await self._ended.wait()
 
@@ -116,28 +108,28 @@ class ControlLoop:
         """Why requests cannot run now, in words; empty if they can."""
         return self.workers.registry.reason()
 
+    def refusal_reason(self) -> str:
+        """Why new requests may not even wait, in words; empty if they may."""
+        is_awaited = self.engine.awaits_route(time.monotonic())
+        return "" if is_awaited else self.unready_reason()
+
     def submit(self, spec: events.RequestSpec, stream: RequestStream) -> Track:
         """Begin a request; return when the stages will have worked on it.
 
         Raises:
-            StageUnavailable: no route stands; the text names what is missing.
+            StageUnavailable: no route stands or is awaited; the text names what is missing.
         """
-        reason = self.unready_reason()
+        reason = self.refusal_reason()
         if reason:
             raise StageUnavailable(reason, retry_after_s=ROUTE_RETRY_S)
         track = self.workers.timeline.follow(spec.request_id, arrived_s=stream.arrived_s)
-        self._requests[spec.request_id] = stream
-        self._tracks[spec.request_id] = track
+        self.requests.add(spec.request_id, stream, track)
         self._handle(events.Arrived(spec=spec))
         return track
 
-    def is_running(self, request_id: str) -> bool:
-        """Whether a request of this id waits or runs."""
-        return request_id in self._requests
-
     def abort(self, request_id: str) -> bool:
         """End a request; its stream hears the end. False if there is none of this id."""
-        if request_id not in self._requests:
+        if request_id not in self.requests:
             return False
         self._handle(events.Cancelled(request_id=request_id, cause="abort"))
         return True
@@ -147,17 +139,15 @@ class ControlLoop:
 
         Nothing if it has ended: a later request of the same id is another's.
         """
-        if self._requests.get(request_id) is stream:
-            self._drop(request_id)
+        if self.requests.stream(request_id) is stream:
+            self.requests.end(request_id)
             self._handle(events.Cancelled(request_id=request_id, cause="gone"))
 
-    def timelines(self) -> list[RequestTimeline]:
-        """Return those of the requests that run, and of the last that have ended."""
-        running = [
-            _timeline(request_id, stream, self._tracks[request_id])
-            for request_id, stream in self._requests.items()
-        ]
-        return [*self._ended_timelines, *running]
+    def fail_all(self, error: ChunkMeshError) -> None:
+        """End every request by an error; its stream hears it."""
+        for request_id, stream in self.requests.streams():
+            stream.fail(error)
+            self.forget(request_id, stream)
 
     def hear(self, stream: WorkerStream, message: pb.AttachRequest) -> None:
         """Take one message of an attached worker."""
@@ -175,29 +165,30 @@ class ControlLoop:
         if isinstance(event, (events.Stored, events.RouteLost)):
             self._ended.set()
         if isinstance(event, (events.RouteFormed, events.RouteLost)):
-            self._on_ready(isinstance(event, events.RouteFormed))
+            self._on_ready(bool(self.workers.routes))
 
     def _perform(self, action: actions.Action, now_s: float) -> None:
         """Do one action; none of them waits."""
         match action:
             case actions.SendMicrobatch():
                 self.workers.timeline.sent(action)
-                num_stages = len(self.workers.registry.route)
-                self.workers.send(codec.microbatch_orders(action, num_stages))
+                orders = codec.microbatch_orders(action, len(self.workers.route(action.epoch)))
+                self.workers.send(action.epoch, orders)
             case (
                 actions.SendLoad()
                 | actions.SendEndLoad()
                 | actions.SendCommitLoad()
                 | actions.SendCancelLoad()
-            ):
-                self.workers.broadcast(codec.load_order(action))
-            case (
-                actions.SendStore()
+                | actions.SendStore()
                 | actions.SendSavePages()
                 | actions.SendCopyPages()
                 | actions.SendRelease()
             ):
-                self.workers.broadcast(codec.page_order(action))
+                num_stages = len(self.workers.route(action.epoch))
+                self.workers.send(action.epoch, codec.stage_orders(action, num_stages))
+            case actions.FenceStage(epoch=epoch, stage=stage, reason=reason):
+                _log.warning("stage fenced", epoch=epoch, stage=stage, reason=reason)
+                self.workers.fence(epoch, stage, reason)
             case actions.MatchPrefix():
                 self._cache.match(action)
             case actions.CheckStored():
@@ -215,13 +206,13 @@ class ControlLoop:
                 | actions.Finished()
                 | actions.Failed()
             ):
-                self._tell(action, now_s)
+                self.requests.tell(action, now_s)
             case _:
                 assert_never(action)
 
     def _commit(self, action: actions.CommitPages) -> None:
         """Report stored pages with the layers of the stage that wrote them."""
-        worker = self.workers.route[action.stage]
+        worker = self.workers.route(action.epoch)[action.stage]
         namespace = self.workers.namespace
         assert namespace is not None, "pages were stored, so a route stands"
         self._cache.commit(
@@ -232,69 +223,23 @@ class ControlLoop:
             page_bytes=worker.kv_bytes_per_token * self.workers.registry.page_tokens,
         )
 
-    def _tell(
-        self,
-        action: actions.Progress
-        | actions.PromptLogprobs
-        | actions.Output
-        | actions.Finished
-        | actions.Failed,
-        now_s: float,
-    ) -> None:
-        """Hand news to the request's Generate call, if it is still there."""
-        stream = self._requests.get(action.request_id)
-        if stream is None:
-            return
-        match action:
-            case actions.Progress():
-                stream.progress(action)
-            case actions.PromptLogprobs():
-                stream.prompt_logprobs(action)
-            case actions.Output():
-                stream.output(action, now_s)
-            case actions.Finished():
-                stream.finish(action)
-                if stream.has_finished:
-                    self._drop(action.request_id)
-            case actions.Failed():
-                stream.fail(action.error)
-                self._drop(action.request_id)
-
     def _show_engine(self) -> None:
         """Bring metrics up to what the engine has counted, of requests that failed too."""
         now = self.engine.snapshot()
         count_preemptions(now.num_preemptions - self._num_preemptions)
         self._num_preemptions = now.num_preemptions
         show_pipeline(now)
+        self._recovery_report.show(now, self.engine.recoveries.take_seconds())
         self._cache_report.show(now)
 
     def _tell_chunks(self) -> None:
-        """Log and show how prompts are cut on a new route."""
+        """Log and show how prompts are cut, on the route that stands longest."""
         self._show_engine()
         now = self.engine.snapshot()
-        self._chunk_report.tell(now.chunk_strategy, now.chunk_strategy_reason, self.workers.fits)
+        strategy, fits = now.chunk_strategy, next(iter(self.workers.routes.values())).fits
+        self._chunk_report.tell(strategy, now.chunk_strategy_reason, fits)
 
-    def _drop(self, request_id: str) -> None:
-        """Forget a request that has ended, but for its timeline."""
-        stream = self._requests.pop(request_id)
-        track = self._tracks.pop(request_id)
+    def _request_ended(self, request_id: str) -> None:
+        """Take note that a request has ended."""
         self.workers.timeline.leave(request_id)
-        ended_us = to_us(time.monotonic()) - track.arrived_us
-        self._ended_timelines.add(_timeline(request_id, stream, track, ended_us=ended_us))
         self._ended.set()
-
-
-def _timeline(
-    request_id: str, stream: RequestStream, track: Track, *, ended_us: int | None = None
-) -> RequestTimeline:
-    """Put together what is known of a request."""
-    return RequestTimeline(
-        request_id=request_id,
-        prompt_tokens=stream.prompt_tokens,
-        cached_tokens=stream.cached_tokens,
-        output_tokens=stream.output_tokens,
-        first_token_us=round(1000 * stream.ttft_ms) if stream.output_tokens else None,
-        ended_us=ended_us,
-        finish_reason="" if ended_us is None else stream.finish_reason,
-        track=track,
-    )

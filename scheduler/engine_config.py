@@ -26,6 +26,14 @@ class EngineConfig:
     """Most outputs that have a row, >= 1."""
     max_queued_requests: int
     """Most requests that wait for a row, >= 1; more are refused."""
+    max_queued_tokens: int = 0
+    """Most prompt tokens of requests that wait, >= 0; 0 means no limit, as for the next three."""
+    max_running_requests_per_user: int = 0
+    """Most outputs of one user that have a row."""
+    max_queued_requests_per_user: int = 0
+    """Most requests of one user that wait for a row."""
+    max_queued_tokens_per_user: int = 0
+    """Most prompt tokens of one user's requests that wait."""
     load_timeout_s: float
     """With load_policy timeout how long stages may read a hit, > 0; then what is there is used."""
     load_timeout_s_per_1k_tokens: float = 0.0
@@ -55,6 +63,9 @@ class EngineConfig:
     max_chunk_ms: float | None = None
     """Longest microbatch with a chunk that optimal plans while others decode or prefill, > 0; None
     means no limit."""
+    stage_deadline_floor_s: float | None = None
+    """Least time that a stage has for a microbatch, >= 0; 0 sets no deadlines, None is as the
+    devices of a route need (stage_deadlines.py)."""
     context_tokens: int | None = None
     """Longest prompt and output together, >= 1, which dynamic chunks look at; None means none."""
 
@@ -69,6 +80,10 @@ class EngineConfig:
             ("chunked_prefill_tokens", 1),
             ("max_running_requests", 1),
             ("max_queued_requests", 1),
+            ("max_queued_tokens", 0),
+            ("max_running_requests_per_user", 0),
+            ("max_queued_requests_per_user", 0),
+            ("max_queued_tokens_per_user", 0),
             ("max_outstanding_stores", 0),
             ("load_timeout_s_per_1k_tokens", 0),
             ("load_min_tokens", 0),
@@ -84,6 +99,9 @@ class EngineConfig:
             raise ConfigError(
                 f"dynamic_smooth_factor is {self.dynamic_smooth_factor}, must be in [0, 1]"
             )
+        floor_s = self.stage_deadline_floor_s
+        if floor_s is not None and not 0 <= floor_s < math.inf:
+            raise ConfigError(f"stage_deadline_floor_s is {floor_s}, must be >= 0 and finite")
         if self.max_chunk_ms is not None and not 0 < self.max_chunk_ms < math.inf:
             raise ConfigError(f"max_chunk_ms is {self.max_chunk_ms}, must be above 0 and finite")
 

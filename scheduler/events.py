@@ -80,6 +80,8 @@ class RequestSpec:
     sampling: Sampling
     priority: int = 0
     """-100 <= priority <= 100; higher goes first."""
+    user: str = ""
+    """Whose it is, which limits and fair turns go by; "" while nobody is told apart."""
     texts: tuple[TextSink, ...]
     """One for each output, >= 1; there are as many outputs."""
     prompt_top_logprobs: int | None = None
@@ -96,10 +98,10 @@ class RequestSpec:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class RouteFormed:
-    """A route stands; earlier epochs are void."""
+    """One more route stands; others stay as they are."""
 
     epoch: int
-    """>= 1, above every earlier one."""
+    """>= 1, never used before; of routes that form side by side the later may stand first."""
     num_stages: int
     num_pages: int
     """Page ids are 0 <= id < num_pages on every stage."""
@@ -116,13 +118,41 @@ class RouteFormed:
     """Chunks of a multiple of it keep all of each stage's device busy; 0 if no length is better."""
     link: LinkTime = NO_LINK
     """Of its slowest link, as far as that is known."""
+    is_on_gpus: bool = False
+    """Whether all of its stages compute on GPUs: then they are soon late (stage_deadlines.py)."""
+    fingerprint: bytes = b""
+    """Of the model's weights; empty if that is not known."""
+
+    @property
+    def known_page_bytes(self) -> tuple[int, ...]:
+        """What a page takes on each stage, 0 where that is not known."""
+        return self.page_bytes or (0,) * self.num_stages
+
+
+LossCause = Literal["ended", "silent", "fenced", "fault", "left"]
+"""What one of the workers did: its stream ended, it said nothing, it was beyond a deadline, it
+could not go on, or it had said that it leaves."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class RouteLost:
-    """The route is gone; nothing of it will be heard again."""
+    """A route is gone; nothing of it will be heard again."""
 
+    epoch: int
     reason: str
+    cause: LossCause = "ended"
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class RouteAwaited:
+    """No route stands; requests may wait for one. Comes again whenever the prospect changes."""
+
+    wait_s: float
+    """From now on, >= 0."""
+    reason: str
+    """Why none stands, in words."""
+    is_announced: bool = False
+    """Whether new requests may wait as well."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -217,12 +247,16 @@ class Cancelled:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Tick:
-    """Time passed; load deadlines are looked at."""
+    """Time passed; deadlines are looked at."""
+
+    deaf_s: float = 0.0
+    """How long the scheduler itself stood still since the last one, >= 0: nobody's lateness."""
 
 
 Event = (
     RouteFormed
     | RouteLost
+    | RouteAwaited
     | Arrived
     | Matched
     | Checked

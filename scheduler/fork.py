@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from chunkmesh.errors import InvariantViolated
 from scheduler.actions import SendCopyPages
+from scheduler.page_table import PageTable
 from scheduler.request import Request, RequestState
 
 
@@ -25,40 +26,47 @@ def fork(first: Request, page_tokens: int) -> list[Request]:
     reserve, first.reserve = first.reserve, None
     if reserve is None:
         raise InvariantViolated(f"{first.request_id}: no rows are reserved for its outputs")
-    num_shared = first.num_shared_pages = first.prompt_tokens // page_tokens
+    num_shared = first.table.num_shared = first.prompt_tokens // page_tokens
+    shared = first.table.page_ids[:num_shared]
     outputs = []
     for index, row in enumerate(reserve.rows):
         output = Request(
             spec=first.spec,
             child=index + 1,
             arrival=first.arrival,
+            epoch=first.epoch,
+            turn=first.turn,
             state=first.state,
             row=row,
-            page_ids=first.page_ids[:num_shared] + list(reserve.page_ids[index : index + 1]),
-            num_shared_pages=num_shared,
+            table=PageTable(
+                page_ids=shared + list(reserve.page_ids[index : index + 1]),
+                num_shared=num_shared,
+                num_kept=num_shared,
+                generation=first.table.generation,
+            ),
             is_counted=first.is_counted,
             last_prefill=first.last_prefill,
             prefill_started_s=first.prefill_started_s,
             told_tokens=first.told_tokens,
             num_prompt_logprobs=first.num_prompt_logprobs,
-            num_pages_kept=num_shared,
-            generation=first.generation,
             num_pages_stored=num_shared,
-            num_preemptions=first.num_preemptions,
+            setbacks=first.setbacks,
         )
         outputs.append(output)
     return outputs
 
 
-def copies(first: Request, others: Sequence[Request], page_tokens: int) -> list[SendCopyPages]:
+def copies(
+    first: Request, others: Sequence[Request], page_tokens: int, *, epoch: int
+) -> list[SendCopyPages]:
     """Give those of the others that go on their own copy of the prompt's partial page, if any."""
     num_shared = first.prompt_tokens // page_tokens
     if first.prompt_tokens == num_shared * page_tokens:
         return []
     target_ids = tuple(
-        other.page_ids[num_shared] for other in others if other.state is RequestState.DECODE
+        other.table.page_ids[num_shared] for other in others if other.state is RequestState.DECODE
     )
     if not target_ids:
         return []
-    source_ids = (first.page_ids[num_shared],) * len(target_ids)
-    return [SendCopyPages(source_ids=source_ids, target_ids=target_ids)]
+    source_ids = (first.table.page_ids[num_shared],) * len(target_ids)
+    return [SendCopyPages(epoch=epoch, source_ids=source_ids, target_ids=target_ids)]

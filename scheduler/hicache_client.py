@@ -36,9 +36,13 @@ _Answer = TypeVar("_Answer")
 class HiCacheClient:
     """Calls one HiCache; every method returns normally whatever happens to it."""
 
-    def __init__(self, channel: grpc.aio.Channel, *, model: str = "") -> None:
-        """Use a channel that somebody else closes; pages are told to be of the named model."""
-        self._stub = hicache_pb2_grpc.HiCacheStub(channel)
+    def __init__(self, channel: Callable[[], grpc.aio.Channel], *, model: str = "") -> None:
+        """Ask for the channel at each call, and leave it to others to close.
+
+        Pages are told to be of the named model.
+        """
+        self._channel = channel
+        self._stub_of: tuple[grpc.aio.Channel, hicache_pb2_grpc.HiCacheAsyncStub] | None = None
         self._model = model
         self._paused_until_s = 0.0
         self.fault = ""
@@ -96,7 +100,8 @@ class HiCacheClient:
     async def invalidate(self, digests: tuple[bytes, ...]) -> None:
         """Report pages that were found missing or damaged."""
         if not self._is_paused():
-            await self._call(self._stub.Invalidate, pb.InvalidateRequest(digests=digests))
+            request = pb.InvalidateRequest(digests=digests)
+            await self._call(self._stub.Invalidate, request, deadline_s=_BACKGROUND_DEADLINE_S)
 
     async def commit(
         self,
@@ -129,13 +134,14 @@ class HiCacheClient:
                 salted=action.namespace != namespace.digest(),
             ),
         )
-        await self._call(self._stub.Commit, request)
+        await self._call(self._stub.Commit, request, deadline_s=_BACKGROUND_DEADLINE_S)
 
     async def current_fault(self) -> str:
         """Ask why nothing can be cached now, Redis included; empty if all is well."""
         if self._is_paused():
             return self.fault
-        stats = await self._call(self._stub.GetStats, pb.GetStatsRequest())
+        request = pb.GetStatsRequest()
+        stats = await self._call(self._stub.GetStats, request, deadline_s=_DEADLINE_S)
         return self.fault if stats is None else stats.redis_fault
 
     async def clear(self) -> int | None:
@@ -160,7 +166,8 @@ class HiCacheClient:
         self,
         method: Callable[..., Awaitable[_Answer]],
         request: Message,
-        deadline_s: float = _DEADLINE_S,
+        *,
+        deadline_s: float,
     ) -> _Answer | None:
         """Call, or return None when that fails."""
         try:
@@ -172,6 +179,13 @@ class HiCacheClient:
             _log.info("prefix cache answers again")
         self.fault = ""
         return answer
+
+    @property
+    def _stub(self) -> hicache_pb2_grpc.HiCacheAsyncStub:
+        channel = self._channel()
+        if self._stub_of is None or self._stub_of[0] is not channel:
+            self._stub_of = (channel, hicache_pb2_grpc.HiCacheStub(channel))
+        return self._stub_of[1]
 
     def _is_paused(self) -> bool:
         return time.monotonic() < self._paused_until_s

@@ -65,12 +65,18 @@ class HostPages:
             self._pages.release(host_ids)
 
     def save(
-        self, namespace: bytes, digests: Sequence[bytes], page_ids: Sequence[int], num_held: int
+        self,
+        namespace: bytes,
+        digests: Sequence[bytes],
+        page_ids: Sequence[int],
+        num_held: int,
+        *,
+        epoch: int,
     ) -> tuple[list[int], SendSavePages | None]:
         """Take in the leading pages of a prompt, full on all devices, as far as there is room.
 
         The first num_held of them are held already. Return the others that are held by now, and
-        the order to copy those that were not here.
+        the order for the epoch's stages to copy those that were not here.
         """
         num_here = self.count(digests, len(digests))
         held = list(self.hold(digests[num_held:num_here]))
@@ -83,6 +89,7 @@ class HostPages:
         end = num_here + num_new
         self._pages.keep(namespace, digests[:end], above + host_ids)
         order = SendSavePages(
+            epoch=epoch,
             digests=tuple(digests[num_here:end]),
             page_ids=tuple(page_ids[num_here:end]),
             host_ids=host_ids,
@@ -92,6 +99,11 @@ class HostPages:
     def rested(self) -> list[PageToStore]:
         """Return the pages that nobody holds, the last used first."""
         return self._pages.cached.rested()
+
+    @property
+    def has_news(self) -> bool:
+        """Whether pages made room or found none, since that was asked last."""
+        return self._pages.has_evicted or self.num_dropped > 0
 
     def take_evicted(self) -> list[PageToStore]:
         """Return what has made room since this was asked last; page_id is where it lies."""
@@ -104,6 +116,14 @@ class HostPages:
     def forget(self) -> int:
         """Forget all pages; return how many there were."""
         return self._pages.forget_cached()
+
+    def partial_run(self, digests: Sequence[bytes], first: int) -> tuple[list[int], frozenset[int]]:
+        """Return where pages from first on lie that some stages have, and which stages lack any."""
+        return self._pages.cached.partial_run(digests, first)
+
+    def lose(self, stages: frozenset[int]) -> None:
+        """Note that what some stages hold of all pages is gone."""
+        self._pages.lose(stages)
 
     def drop_holds(self) -> None:
         """Begin anew with the pages as they are: nobody is left who held any."""

@@ -49,9 +49,15 @@ class Intake:
         self._door = door
 
     async def read(
-        self, request: pb.GenerateRequest, request_id: str, *, namespace: bytes, pool: KvPoolSize
+        self,
+        request: pb.GenerateRequest,
+        request_id: str,
+        *,
+        user: str,
+        namespace: bytes,
+        pool: KvPoolSize,
     ) -> RequestSpec:
-        """Make a checked request for a route with such a pool.
+        """Make a checked request of a user, for a route with such a pool.
 
         Raises:
             InvalidRequest: something in it is impossible; names field, value and limit.
@@ -77,6 +83,7 @@ class Intake:
             end_ids=params.end_ids,
             sampling=params.sampling,
             priority=request.priority,
+            user=user,
             texts=self._tokenizer.output_texts(
                 params.num_outputs,
                 stop=params.stop,
@@ -93,7 +100,6 @@ class Intake:
             InvalidRequest: there is no prompt, or it does not fit the model.
         """
         field = request.WhichOneof("input")
-        size_bytes = request.ByteSize()
 
         def convert() -> TokenIds:
             ids = self._convert(request, field)
@@ -101,7 +107,7 @@ class Intake:
             return ids
 
         # A template may take seconds over a short chat.
-        return await _run(convert, _SHORT_BYTES + 1 if field == "chat" else size_bytes)
+        return await _run(convert, _SHORT_BYTES + 1 if field == "chat" else prompt_bytes(request))
 
     async def digests(
         self, prompt_ids: TokenIds, namespace: bytes, page_tokens: int
@@ -138,6 +144,20 @@ class Intake:
         )
         messages = [ChatMessage(role=each.role, content=each.content) for each in chat.messages]
         return self._tokenizer.encode_chat(messages, end)
+
+
+def prompt_bytes(request: pb.GenerateRequest | pb.TokenizeRequest) -> int:
+    """Return about how much a prompt takes; to encode a long one for that would take too long."""
+    match request.WhichOneof("input"):
+        case "text":
+            return len(request.text)
+        case "chat":
+            return sum(len(message.content) for message in request.chat.messages)
+        case "input_ids":
+            return 4 * len(request.input_ids.ids)
+        case "input_ids_le" if isinstance(request, pb.GenerateRequest):
+            return len(request.input_ids_le)
+    return 0
 
 
 async def _run(work: Callable[[], _Result], size_bytes: int) -> _Result:

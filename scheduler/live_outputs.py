@@ -31,6 +31,11 @@ class LiveOutputs:
         """Return one output, if it is live."""
         return self._outputs.get(request_id, {}).get(child)
 
+    def bound_to(self, epoch: int) -> list[Request]:
+        """Return the outputs that wait for a route or run on it, by rank."""
+        outputs = (each for group in self._outputs.values() for each in group.values())
+        return sorted((each for each in outputs if each.epoch == epoch), key=lambda each: each.rank)
+
     def add(self, *requests: Request) -> None:
         """Take outputs in; children of a request come in order."""
         for request in requests:

@@ -20,7 +20,7 @@ import math
 from collections.abc import Iterator
 
 from chunkmesh.errors import InvariantViolated
-from scheduler.actions import SendEndLoad, SendLoad
+from scheduler.actions import HeldPages, SendEndLoad, SendLoad
 from scheduler.cache_counts import LoadOutcome
 from scheduler.events import Loaded
 from scheduler.request import Request
@@ -51,12 +51,24 @@ class Load:
     """Whether it has ended at its time limit, or without the answer of a stage."""
     is_damaged: bool = False
     """Whether a page was missing or wrong on a stage that has answered."""
+    held: HeldPages | None = None
+    """What some stages need not load."""
     ready: dict[int, int] = dataclasses.field(default_factory=dict)
     """Stage -> leading pages in its staging, 0 <= n <= len(pages)."""
     host: dict[int, int] = dataclasses.field(default_factory=dict)
     """Stage -> how many of those its own host memory had."""
     num_usable: int | None = None
     """Leading pages that all stages have; None while that is not known."""
+
+    def num_held(self, stage: int) -> int:
+        """Return how many of the first pages a stage has without loading them."""
+        return 0 if self.held is None or stage in self.held.lacking else self.held.num_pages
+
+    def fits(self, request: Request) -> bool:
+        """Whether what it brings goes behind and into the pages that an output has got."""
+        num_held = 0 if self.held is None else self.held.num_pages
+        is_behind = self.pages.start == request.table.num_device_pages
+        return is_behind and num_held <= request.table.num_partial_pages
 
     @property
     def outcome(self) -> LoadOutcome:
@@ -79,8 +91,9 @@ class Load:
 class Loads:
     """The loads of one route: one at most of each request."""
 
-    def __init__(self, *, num_stages: int) -> None:
+    def __init__(self, *, num_stages: int, epoch: int) -> None:
         """Begin with no load."""
+        self._epoch = epoch
         self._num_stages = num_stages
         self._next_id = 0
         self._open: dict[int, Load] = {}
@@ -104,6 +117,7 @@ class Loads:
         pages: range,
         host_ids: tuple[int, ...] = (),
         *,
+        held: HeldPages | None = None,
         timeout_s: float | None,
         now_s: float,
     ) -> SendLoad:
@@ -119,15 +133,18 @@ class Loads:
             load_id=load_id,
             pages=pages,
             host_ids=host_ids,
+            held=held,
             ends_s=math.inf if timeout_s is None else now_s + timeout_s,
             deadline_s=now_s + longest_s,
         )
         self._open[load_id] = self._by_request[request] = load
         return SendLoad(
+            epoch=self._epoch,
             load_id=load_id,
             digests=tuple(request.digests[pages.start : pages.stop]),
             host_ids=host_ids,
             timeout_ms=0 if timeout_s is None else max(1, round(1000 * timeout_s)),
+            held=held,
         )
 
     def end(self, load: Load, now_s: float) -> list[SendEndLoad]:
@@ -136,7 +153,7 @@ class Loads:
             return []
         load.is_ending = True
         load.deadline_s = min(load.deadline_s, now_s + GRACE_S)
-        return [SendEndLoad(load_id=load.load_id)]
+        return [SendEndLoad(epoch=self._epoch, load_id=load.load_id)]
 
     def loaded(self, event: Loaded, now_s: float) -> Load | None:
         """Take one stage's answer; return the load if it is known now what it has brought.
@@ -151,18 +168,26 @@ class Loads:
         load = self._open.get(event.load_id)
         if load is None or load.num_usable is not None:
             return None
-        if not 0 <= event.num_pages <= len(load.pages):
+        num_held = load.num_held(event.stage)
+        num_pages = event.num_pages + num_held
+        if not num_held <= num_pages <= len(load.pages):
             raise InvariantViolated(
                 f"{event.num_pages} pages of load {event.load_id}, {len(load.pages)} were asked"
             )
-        load.ready.setdefault(event.stage, event.num_pages)
+        load.ready.setdefault(event.stage, num_pages)
         load.is_damaged |= event.is_damaged
-        load.host.setdefault(event.stage, event.num_host_pages)
-        if len(load.ready) < self._num_stages and event.num_pages > 0:
+        load.host.setdefault(event.stage, event.num_host_pages + num_held)
+        if len(load.ready) < self._num_asked(load) and num_pages > 0:
             return None
         load.num_usable = min(load.ready.values())
         load.is_late = now_s >= load.ends_s
         return load
+
+    def _num_asked(self, load: Load) -> int:
+        """Count the stages that have to answer."""
+        held = load.held
+        is_all = held is None or len(load.pages) > held.num_pages
+        return self._num_stages if held is None or is_all else len(held.lacking)
 
     def expire(self, now_s: float) -> list[Load]:
         """Return the loads whose stages were given up; they have brought nothing."""

@@ -1,13 +1,16 @@
-"""What the scheduler tells in /metrics: requests, the cache's faults, chunks and the pipeline.
+"""What the scheduler tells in /metrics: requests and calls, cache faults, chunks, the pipeline.
 
 One set a process, as the side door shows it. Tokens are those of the usage that clients are told.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from prometheus_client import Counter, Enum, Gauge, Histogram
 
 from scheduler.engine_config import CHUNK_STRATEGIES
+from scheduler.recoveries import RecoveryCounts
 from scheduler.request_stream import RequestStream
 from scheduler.snapshot import Snapshot
 
@@ -21,9 +24,28 @@ _CACHED_TOKENS = Counter(
     "chunkmesh_cached_tokens", "Prompt tokens that were taken from the prefix cache."
 )
 _OUTPUT_TOKENS = Counter("chunkmesh_output_tokens", "Output tokens of all outputs.")
+_OPEN_CALLS = Gauge(
+    "chunkmesh_open_calls", "Generate calls that are read, wait, run or are still to be taken."
+)
+_TASKS = Gauge("chunkmesh_tasks", "Tasks of the scheduler's event loop.")
 _PREEMPTIONS = Counter(
     "chunkmesh_preemptions", "Times that an output gave its pages to others and waited again."
 )
+_RECOVERIES = Counter(
+    "chunkmesh_recoveries",
+    "Routes lost while outputs ran on them, by what a worker did: its stream ended, it was"
+    " silent, fenced, had a fault or left.",
+    ["cause"],
+)
+_RECOVERED = Counter(
+    "chunkmesh_recovered_outputs", "Times that an output lost its route and waited again."
+)
+_RECOVERY_SECONDS = Histogram(
+    "chunkmesh_recovery_seconds",
+    "From the loss of a route to the first result of an output that was resumed after it.",
+    buckets=(0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 3.0, 5.0, 10.0, 30.0, 60.0),
+)
+_PARKED = Gauge("chunkmesh_parked_outputs", "Outputs that wait because no route stands.")
 _CACHE_FAULTS = Counter("chunkmesh_cache_faults", "Calls of hicache-server that failed.")
 _CHUNK_STRATEGY = Enum(
     "chunkmesh_chunk_strategy", "How prompts are cut now.", states=CHUNK_STRATEGIES
@@ -69,9 +91,34 @@ def count_cache_fault() -> None:
     _CACHE_FAULTS.inc()
 
 
+class RecoveryReport:
+    """Brings the metrics of routes up to what an engine has counted."""
+
+    def __init__(self) -> None:
+        """Begin with an engine that has counted nothing."""
+        self._told = RecoveryCounts()
+
+    def show(self, now: Snapshot, took_s: Iterable[float]) -> None:
+        """Tell what has changed, with the recoveries that have ended since the last time."""
+        told, counts = self._told, now.recoveries
+        self._told = counts
+        for cause, count in counts.routes.items():
+            _RECOVERIES.labels(cause).inc(count - told.routes[cause])
+        _RECOVERED.inc(counts.outputs - told.outputs)
+        for seconds in took_s:
+            _RECOVERY_SECONDS.observe(seconds)
+        _PARKED.set(now.num_parked)
+
+
 def count_preemptions(num_preemptions: int) -> None:
     """Count outputs that gave their pages to others."""
     _PREEMPTIONS.inc(num_preemptions)
+
+
+def show_calls(num_calls: int, num_tasks: int) -> None:
+    """Show how many calls are open, and how many tasks there are."""
+    _OPEN_CALLS.set(num_calls)
+    _TASKS.set(num_tasks)
 
 
 def count_request(stream: RequestStream) -> None:

@@ -10,10 +10,14 @@ import json
 from pathlib import Path
 from typing import Any
 
+from chunkmesh.coverage import MAX_MODEL_LAYERS
 from chunkmesh.errors import ConfigError, reason_of
+from chunkmesh.json_text import parse_json
 from scheduler.sampling_params import SamplingDefaults, check_defaults
 
 _REQUIRED = ("config.json", "tokenizer.json", "tokenizer_config.json")
+_MOST = 2**24
+"""Of a size, as for the workers; longer contexts are no model's."""
 Json = dict[str, Any]
 
 
@@ -57,7 +61,7 @@ def read_model_files(folder: Path) -> ModelFiles:
     vocab_size = _positive(config, "vocab_size", folder)
     return ModelFiles(
         architecture=_architecture(config, folder),
-        num_layers=_positive(config, "num_hidden_layers", folder),
+        num_layers=_positive(config, "num_hidden_layers", folder, most=MAX_MODEL_LAYERS),
         vocab_size=vocab_size,
         context_length=_positive(config, "max_position_embeddings", folder),
         eos_ids=_eos_ids(generation, config, vocab_size, folder),
@@ -71,7 +75,7 @@ def read_model_files(folder: Path) -> ModelFiles:
 
 def _read_json(path: Path) -> Json:
     try:
-        content = json.loads(path.read_bytes())
+        content = parse_json(path.read_bytes())
     except (OSError, ValueError) as error:
         raise ConfigError(f"{path} cannot be read: {reason_of(error)}") from error
     if not isinstance(content, dict):
@@ -90,10 +94,13 @@ def _architecture(config: Json, folder: Path) -> str:
     return names[0]
 
 
-def _positive(config: Json, key: str, folder: Path) -> int:
+def _positive(config: Json, key: str, folder: Path, *, most: int = _MOST) -> int:
     value = config.get(key)
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise ConfigError(f"{folder / 'config.json'}: {key} is {value!r}, must be an integer >= 1")
+    path = folder / "config.json"
+    if type(value) is not int or value < 1:
+        raise ConfigError(f"{path}: {key} is {value!r}, must be an integer >= 1")
+    if value > most:
+        raise ConfigError(f"{path}: {key} is {value}, must be at most {most}")
     return value
 
 

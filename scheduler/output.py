@@ -96,7 +96,8 @@ def finished(request: Request, ending: Ending, child: int | None = None) -> Fini
         matched_token_id=ending.matched_token_id,
         cached_tokens=prefill.start if prefill else 0,
         chunk_tokens=prefill.sent_chunk_tokens if prefill else (),
-        num_preemptions=request.num_preemptions,
+        num_preemptions=request.setbacks.num_preemptions,
+        num_recoveries=request.setbacks.num_recoveries,
     )
 
 

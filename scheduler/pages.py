@@ -29,6 +29,8 @@ class PageAllocator:
         """What pages hold that later requests may use; changed here alone."""
         self._evicted: list[PageToStore] = []
         """What has made room and was not asked for yet."""
+        self.has_evicted = False
+        """Whether there is any of that; changed here alone."""
         self._holds = np.zeros(num_pages, dtype=np.int32)
         """Holds of each page, >= 0; 0 means that it can be handed out."""
         self._is_cached = np.zeros(num_pages, dtype=np.bool_)
@@ -89,7 +91,13 @@ class PageAllocator:
 
     def keep(self, namespace: bytes, digests: Sequence[bytes], page_ids: Sequence[int]) -> None:
         """Let later requests find the leading pages of a prompt, which are full and held."""
-        self._is_cached[self.cached.insert(namespace, digests, page_ids)] = True
+        added, removed = self.cached.insert(namespace, digests, page_ids)
+        self._is_cached[removed] = False
+        self._is_cached[added] = True
+
+    def lose(self, stages: frozenset[int]) -> None:
+        """Note that what some stages hold of all pages is gone; begin anew with nothing held."""
+        self.cached.lose(stages)
 
     def take_evicted(self) -> list[PageToStore]:
         """Return what has made room since this was asked last.
@@ -97,6 +105,7 @@ class PageAllocator:
         Their contents stand until what is handed out in their stead is written.
         """
         evicted, self._evicted = self._evicted, []
+        self.has_evicted = False
         return evicted
 
     def pin(self, page_ids: Sequence[int]) -> None:
@@ -165,9 +174,10 @@ class PageAllocator:
             raise InvariantViolated(f"{num_pages} pages wanted, {self._num_free} are free")
         num_empty = self._num_free - self.cached.num_idle
         if num_pages > num_empty:
-            evicted = self.cached.evict(num_pages - num_empty)
-            self._is_cached[[page.page_id for page in evicted]] = False
-            self._evicted += evicted
+            evicted, whole = self.cached.evict(num_pages - num_empty)
+            self._is_cached[evicted] = False
+            self._evicted += whole
+            self.has_evicted = True
         is_empty = np.zeros(self.num_pages + 2, dtype=np.bool_)  # With a border at either end.
         is_empty[1:-1] = (self._holds == 0) & ~self._is_cached
         borders = np.flatnonzero(is_empty[1:] != is_empty[:-1])

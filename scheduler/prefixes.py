@@ -8,24 +8,22 @@ admission, or others have come that reach as far, it was in vain.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from scheduler.actions import (
     Action,
+    HeldPages,
     MatchPrefix,
     ReleaseLease,
     SendCancelLoad,
     SendCommitLoad,
-    SendSavePages,
 )
 from scheduler.cache_counts import CacheCounts
 from scheduler.engine_config import EngineConfig
-from scheduler.events import Acked, Loaded, Matched
+from scheduler.events import Acked, Loaded, Matched, RouteFormed
+from scheduler.found_pages import FoundPages
 from scheduler.latency_model import PipelineLatency
 from scheduler.load_choice import LoadChoice, TierRates, Wanted
 from scheduler.load_rates import HOST_PRIOR, LoadRates
 from scheduler.loads import Load, Loads
-from scheduler.part import Part
 from scheduler.request import Request, RequestState
 from scheduler.stored_checks import StoredChecks
 from scheduler.tiers import Tiers
@@ -36,23 +34,26 @@ late. The others begin theirs when they are admitted."""
 
 
 class Prefixes:
-    """Owner of a route's loads, and of who finds which of its pages."""
+    """Owner of a route's loads, and of who takes which of its pages."""
 
     def __init__(
         self,
         config: EngineConfig,
         tiers: Tiers,
-        page_bytes: Sequence[int],
+        formed: RouteFormed,
         counts: CacheCounts,
         checks: StoredChecks,
     ) -> None:
-        """Begin with no load; page_bytes is what a page takes on each stage."""
-        self.loads = Loads(num_stages=len(page_bytes))
+        """Begin with no load on a route that was formed."""
+        page_bytes = formed.known_page_bytes
+        self.loads = Loads(num_stages=formed.num_stages, epoch=formed.epoch)
+        self._epoch = formed.epoch
         self.rates = TierRates(
             redis=LoadRates(page_bytes), host=LoadRates(page_bytes, prior=HOST_PRIOR)
         )
         self._config = config
         self._pages, self._host = tiers.device, tiers.host
+        self._found = FoundPages(tiers, page_tokens=config.page_tokens)
         self._counts, self._checks = counts, checks
         self._choice = LoadChoice(
             page_tokens=config.page_tokens,
@@ -64,7 +65,7 @@ class Prefixes:
         """Ask for what is stored; an output is QUEUED at once if that could be of no use to it."""
         num_pages = request.most_hit_pages(self._config.page_tokens)
         digests = request.leading_digests(num_pages, self._config.page_tokens)
-        if max(self._count_found(request), self._count_host(request)) == num_pages:
+        if self._found.num_pages(request) == num_pages:
             request.move(RequestState.QUEUED)
             checks = self._checks.ask(digests, now_s)
             return [*self._choose(request, latency, now_s), *checks]
@@ -84,7 +85,7 @@ class Prefixes:
 
         A load from Redis begins now; one that copies host pages would gain nothing by that.
         """
-        wanted = self._wanted(request)
+        wanted = self._found.wanted(request)
         if not wanted.pages:
             return release_lease(request)
         timeout_s = self._config.load_limit_s(len(wanted.pages) - wanted.num_host)
@@ -102,6 +103,10 @@ class Prefixes:
             return []
         return self._start(request, wanted.pages[:num_pages], now_s)
 
+    def num_held_tokens(self, request: Request) -> int:
+        """Return how many leading tokens of an output the workers hold, on devices or hosts."""
+        return self._found.num_pages(request) * self._config.page_tokens
+
     def has_room(self, request: Request, *, num_pages: int, spare_pages: int) -> bool:
         """Whether an output that needs num_pages can have them, and spare_pages are left free.
 
@@ -117,13 +122,22 @@ class Prefixes:
         return lacking <= num_found - self._pages.num_idle(found)
 
     def take_pages(self, request: Request, num_pages: int) -> tuple[int, ...]:
-        """Hold num_pages pages for an output that has room: those on the devices come first."""
+        """Hold num_pages pages for an output that has room: those on the devices come first.
+
+        Behind them those that some devices have: whoever lacks them loads them, or all compute them
+        in their place.
+        """
         num_found = self._count_usable(request)
         found = self._pages.cached.page_ids(request.digests[:num_found])
         self._pages.take_cached(found)
-        request.num_device_pages, request.generation = num_found, self._pages.generation
+        table = request.table
+        table.num_device_pages, table.generation = num_found, self._pages.generation
         self._counts.device_hit_tokens += num_found * self._config.page_tokens
-        return found + self._pages.allocate(num_pages - num_found)
+        partial, table.lacking_stages = self._found.partial_run(request, num_found)
+        self._pages.take_cached(partial)
+        table.num_partial_pages = len(partial)
+        rest = self._pages.allocate(num_pages - num_found - len(partial))
+        return (*found, *partial, *rest)
 
     def admitted(
         self, request: Request, latency: PipelineLatency | None, now_s: float
@@ -132,8 +146,8 @@ class Prefixes:
 
         None instead of the hit says that its load still runs.
         """
-        load, num_found = self.loads.find(request), request.num_device_pages
-        if load is None or load.pages.start != num_found:
+        load, num_found = self.loads.find(request), request.table.num_device_pages
+        if load is None or not load.fits(request):
             dropped = self.cancel(request) if load is not None else []
             pages = self._pages_at_admission(request, latency, now_s)
             if pages:
@@ -150,10 +164,13 @@ class Prefixes:
         """Return which pages of an output with a place are loaded, if no load of it runs.
 
         Those that were wanted when it began to wait, as far as they are left; or the host pages, if
-        these reach further by now, because they have been evicted from the devices.
+        these reach further by now, because they have been evicted from the devices. With
+        best_effort nothing is read from Redis any more.
         """
-        wanted = self._wanted(request)
+        wanted = self._found.wanted(request)
         num_wanted = max(0, request.load_end - wanted.pages.start)
+        if self._config.load_policy == "best_effort":
+            num_wanted = min(num_wanted, wanted.num_host)
         if wanted.num_host > num_wanted:
             in_host = Wanted(pages=wanted.pages[: wanted.num_host], num_host=wanted.num_host)
             num_wanted = self._choice.num_pages(
@@ -181,13 +198,17 @@ class Prefixes:
         self._counts.loads[load.outcome] += 1
         self._counts.timed_out_loads += load.is_late
         if not pages:
-            return [SendCancelLoad(load_id=load.load_id)], request.num_device_pages
+            dropped = SendCancelLoad(epoch=self._epoch, load_id=load.load_id)
+            return [dropped], request.table.num_device_pages
         num_host_pages = load.num_host_pages
         num_redis_pages = len(pages) - num_host_pages
         self._counts.host_hit_tokens += num_host_pages * self._config.page_tokens
         self._counts.redis_hit_tokens += num_redis_pages * self._config.page_tokens
-        page_ids = tuple(request.page_ids[pages.start : pages.stop])
-        return [SendCommitLoad(load_id=load.load_id, page_ids=page_ids)], pages.stop
+        page_ids = tuple(request.table.page_ids[pages.start : pages.stop])
+        commit = SendCommitLoad(
+            epoch=self._epoch, load_id=load.load_id, page_ids=page_ids, held=load.held
+        )
+        return [commit], pages.stop
 
     def cancel(self, request: Request) -> list[Action]:
         """Let the stages drop the load of an output that will not use it, if it has one."""
@@ -197,89 +218,37 @@ class Prefixes:
             return []
         self._close(load)
         self._counts.loads["dropped"] += 1
-        return [SendCancelLoad(load_id=load.load_id)]
-
-    def filled(self, parts: Sequence[Part]) -> list[SendSavePages]:
-        """Take in what a microbatch has filled; return what is to be copied to host memory."""
-        for part in parts:
-            self._keep_filled(part)
-        saves = [self._save_filled(part) for part in parts] if self._host.num_pages else []
-        return [save for save in saves if save is not None]
-
-    def _keep_filled(self, part: Part) -> None:
-        """Let later requests find the full pages up to a part's end, which all stages have."""
-        request, num_full = part.request, part.end // self._config.page_tokens
-        if (
-            not self._config.enable_prefix_caching
-            or num_full <= request.num_pages_kept
-            or request.generation != self._pages.generation
-        ):
-            return
-        digests = request.leading_digests(num_full, self._config.page_tokens)
-        self._pages.keep(request.spec.namespace, digests, request.page_ids[:num_full])
-        request.num_pages_kept = num_full
-
-    def _save_filled(self, part: Part) -> SendSavePages | None:
-        """Copy the full pages up to a part's end to host memory, if it lacks them and has room."""
-        request, num_full = part.request, part.end // self._config.page_tokens
-        is_old = request.generation != self._pages.generation
-        if num_full <= len(request.host_ids) or is_old:
-            return None
-        held, order = self._host.save(
-            request.spec.namespace,
-            request.leading_digests(num_full, self._config.page_tokens),
-            request.page_ids[:num_full],
-            len(request.host_ids),
-        )
-        request.host_ids += held
-        return order
+        return [SendCancelLoad(epoch=self._epoch, load_id=load.load_id)]
 
     def _start(self, request: Request, pages: range, now_s: float) -> list[Action]:
         """Begin to load pages of an output."""
         request.load_end = 0
-        in_host = pages[: max(0, self._count_host(request) - pages.start)]
-        host_ids = self._host.hold(request.digests[in_host.start : in_host.stop])
+        num_host = min(len(pages), max(0, self._found.in_host(request) - pages.start))
+        partial, lacking = self._host.partial_run(
+            request.digests[: pages.stop], pages.start + num_host
+        )
+        end = pages.start + num_host + len(partial)
+        host_ids = self._host.hold(request.digests[pages.start : end])
+        num_held, lacking_device = self._found.held_by_some(request, pages)
+        held = None
+        if lacking := lacking | lacking_device:
+            held = HeldPages(lacking=tuple(sorted(lacking)), num_pages=num_held, num_host=num_host)
         timeout_s = self._config.load_limit_s(len(pages))
-        return [self.loads.start(request, pages, host_ids, timeout_s=timeout_s, now_s=now_s)]
+        return [
+            self.loads.start(request, pages, host_ids, held=held, timeout_s=timeout_s, now_s=now_s)
+        ]
 
     def _close(self, load: Load) -> None:
         """Forget a load; what it has ordered of host pages stands before any later order."""
         self.loads.close(load)
         self._host.release(load.host_ids)
 
-    def _wanted(self, request: Request) -> Wanted:
-        """Return what an output could load now, behind the pages that are or were on the devices.
-
-        An output with pages has a number of device pages for good.
-        """
-        has_place = request.row is not None
-        first = request.num_device_pages if has_place else self._count_found(request)
-        in_host = self._count_host(request)
-        pages = range(first, max(first, in_host, request.num_match_pages))
-        return Wanted(pages=pages, num_host=max(0, in_host - first))
-
-    def _count_host(self, request: Request) -> int:
-        """Count the leading pages of an output that are in host memory."""
-        num_pages = request.most_hit_pages(self._config.page_tokens)
-        if not num_pages or not self._host.num_cached:
-            return 0
-        request.page_digest(num_pages - 1, self._config.page_tokens)
-        return self._host.count(request.digests, num_pages)
-
-    def _count_found(self, request: Request) -> int:
-        """Count the leading pages of an output that are on the devices."""
-        num_pages = request.most_hit_pages(self._config.page_tokens)
-        if not num_pages or not len(self._pages.cached):
-            return 0
-        request.page_digest(num_pages - 1, self._config.page_tokens)
-        return self._pages.cached.count(request.digests, num_pages)
-
     def _count_usable(self, request: Request) -> int:
         """Count the leading pages that an output would take from the devices now.
 
         Those behind the begin of its load it leaves, if the load reaches further.
         """
-        num_found, load = self._count_found(request), self.loads.find(request)
+        num_found, load = self._found.on_devices(request), self.loads.find(request)
         is_in_load = load is not None and num_found in load.expected
         return load.pages.start if load is not None and is_in_load else num_found
 

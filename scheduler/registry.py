@@ -1,108 +1,43 @@
-"""Which workers there are, and which of them form the route. Pure: the shell sends what it returns.
+"""Which workers there are, and which of them form routes. Pure: the shell sends what it returns.
 
 A route is one worker for every layer range of an exact tiling of the model. Identical ranges are
-replicas: the first is used, the others are spares. A range that partly overlaps an attached one is
-refused. Forming: Join to all, JoinReady from all, Connect to all, Joined from all, RouteStands.
+replicas: as soon as workers that are in no route tile the model they form one more, and what is
+left over are spares. A range that partly overlaps an attached one is refused. Routes that stand are
+left alone, even where other workers would make a better one. Forming: Join to all, JoinReady from
+all, Connect to all, Joined from all, RouteStands.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 from collections.abc import Callable
 from enum import Enum
 
-from chunkmesh import PROTOCOL_VERSION
 from chunkmesh.layers import LayerRange, check_tiling
-from scheduler.latency_fit import LatencyPoint
+from scheduler.decisions import (
+    Decision,
+    RouteBroke,
+    RouteStands,
+    SendReleased,
+    SendStandBy,
+)
+from scheduler.doubts import Doubts, Pair, pairs_of
+from scheduler.formation import Formation, OutboundLink, Phase
+from scheduler.prospect import Patience, Prospect
+from scheduler.route_choice import RouteChoice, tiling
+from scheduler.worker_check import check_worker
+from scheduler.worker_hello import WorkerHello
 
-_FORMING_S = 15.0
-"""Time for a route to form; dialling a dead --peer first is part of it."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class BackendName:
-    """What computes one kind of operation on a worker."""
-
-    operation: str
-    name: str
-    reason: str
-    """Why nothing faster computes it; may be empty."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerHello:
-    """What a worker says of itself when it attaches."""
-
-    worker_id: str
-    """Its incarnation: random, new at every process start."""
-    protocol_version: int
-    layers: LayerRange
-    model_layers: int
-    layer_digests: tuple[bytes, ...]
-    embedding_digest: bytes
-    head_digest: bytes
-    config_digest: bytes
-    dtype: str
-    """Of activations and KV, such as float32."""
-    hidden_size: int
-    kv_bytes_per_token: int
-    kv_capacity_tokens: int
-    host_capacity_tokens: int = 0
-    """Of its host memory for pages."""
-    data_address: str
-    transport: str
-    device: str
-    profile: tuple[LatencyPoint, ...] = ()
-    """What it measured of its layers; empty if it did not."""
-    backends: tuple[BackendName, ...] = ()
-    """What computes its operations, to be told."""
-    chunk_alignment_tokens: int = 0
-    """Chunks of a multiple of it keep all of its device busy; 0 if no length is better."""
+FORMING_S = 15.0
+"""Time for a route to form; pools of many pages may be made for it."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class SendJoin:
-    """Make a worker a stage of a new epoch."""
+class FaultSide(Enum):
+    """Which part of a stage a fault is of."""
 
-    worker_id: str
-    epoch: int
-    stage_index: int
-    num_stages: int
-    next_address: str
-    inbound_token: bytes
-    outbound_token: bytes
-    num_pages: int
-    fingerprint: bytes
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class SendConnect:
-    """Let a stage dial the next one."""
-
-    worker_id: str
-    epoch: int
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class RouteStands:
-    """Every stage is connected."""
-
-    epoch: int
-    worker_ids: tuple[str, ...]
-    """In the order of the stages."""
-    pool_ids: tuple[str, ...]
-    """Names of the memory that the stages' pages lie in: of the same name, the same contents."""
-    num_pages: int
-    num_host_pages: int
-    fingerprint: bytes
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class RouteBroke:
-    """The standing route is gone."""
-
-    reason: str
+    STAGE = "stage"
+    INBOUND = "inbound link"
+    OUTBOUND = "outbound link"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,47 +48,44 @@ class _Pool:
     num_pages: int
 
 
-Decision = SendJoin | SendConnect | RouteStands | RouteBroke
-
-
-class Phase(Enum):
-    """How far the route is."""
-
-    NONE = "no route"
-    JOINING = "joining"
-    CONNECTING = "connecting"
-    STANDING = "standing"
-
-
-class Refused(Exception):
-    """A worker cannot be part of this mesh; the text says why."""
-
-
 class Registry:
-    """Owns the attached workers and the route."""
+    """Owns the attached workers and their routes."""
 
     def __init__(
-        self, *, model_layers: int, page_tokens: int, new_token: Callable[[], bytes], retry_s: float
+        self,
+        *,
+        model_layers: int,
+        page_tokens: int,
+        new_token: Callable[[], bytes],
+        patience: Patience,
+        term: int = 1,
     ) -> None:
-        """Start empty; a route that failed to form is tried again after retry_s."""
+        """Start empty; epochs are those of the scheduler's term, 0 < term < 2**31."""
         self.workers: dict[str, WorkerHello] = {}
         """Attached workers by id, in the order they came."""
-        self.route: tuple[str, ...] = ()
-        """Workers of the route that stands or forms, by stage."""
-        self.phase = Phase.NONE
-        self.epoch = 0
-        """Of the newest route; only ever grows."""
-        self.links: dict[str, tuple[str, int]] = {}
-        """Transport and round trip in microseconds of each stage's outbound link."""
+        self.leaving: set[str] = set()
+        """Attached workers that will be part of no route any more."""
+        self.routes: dict[int, Formation] = {}
+        """Those that stand or form, by epoch, in the order they were begun."""
+        self.epoch = term << 32
+        """Of the newest route; only ever grows, over all routes."""
+        self.page_tokens = page_tokens
+        self._model_layers = model_layers
+        self._new_token = new_token
         self._pools: dict[str, _Pool] = {}
         """Of attached workers, as the last Join has made them."""
-        self._model_layers = model_layers
-        self.page_tokens = page_tokens
-        self._new_token = new_token
-        self._retry_s = retry_s
-        self._answered: set[str] = set()
-        self._not_before_s = 0.0
-        self._deadline_s = 0.0
+        self._last_epochs: dict[str, int] = {}
+        """Of attached workers that have been a stage: when last."""
+        self._doubts = Doubts()
+        self._failure = ""
+        """Why the last route broke or did not form."""
+        self._prospect = Prospect(patience)
+        self._standing_by: dict[str, str] = {}
+        """Attached workers that know they are in no route: what they were told."""
+
+    def lead(self, term: int) -> None:
+        """Begin every epoch from now on with this term or a later one."""
+        self.epoch = max(self.epoch, term << 32)
 
     def attach(self, hello: WorkerHello, now_s: float) -> list[Decision]:
         """Take in a worker.
@@ -163,83 +95,8 @@ class Registry:
         """
         self.check(hello)
         self.workers[hello.worker_id] = hello
-        return self._form(now_s)
-
-    def lose(self, worker_id: str, reason: str, now_s: float) -> list[Decision]:
-        """Forget a worker whose stream has ended or fallen silent."""
-        if self.workers.pop(worker_id, None) is None:
-            return []
-        self._pools.pop(worker_id, None)
-        if worker_id not in self.route:
-            return []
-        return self._dissolve(reason) + self._form(now_s)
-
-    def fault(self, worker_id: str, epoch: int, reason: str, now_s: float) -> list[Decision]:
-        """A living worker cannot go on in this epoch; the same workers may form again later."""
-        if epoch != self.epoch or worker_id not in self.route:
-            return []
-        self._not_before_s = now_s + self._retry_s
-        return self._dissolve(reason)
-
-    def join_ready(self, worker_id: str, epoch: int) -> list[Decision]:
-        """A worker answered Join."""
-        if not self._all_answered(Phase.JOINING, worker_id, epoch):
-            return []
-        self.phase = Phase.CONNECTING
-        return [SendConnect(worker_id=each, epoch=epoch) for each in self.route]
-
-    def link_latency_ms(self) -> float:
-        """Return half of the round trip on the route's slowest link; 0 if it has none."""
-        rtts_us = [self.links[worker_id][1] for worker_id in self.route if worker_id in self.links]
-        return max(rtts_us, default=0) / 2000
-
-    def joined(self, worker_id: str, epoch: int, transport: str, rtt_us: int) -> list[Decision]:
-        """A worker answered Connect."""
-        if epoch == self.epoch and transport:
-            self.links[worker_id] = (transport, rtt_us)
-        if not self._all_answered(Phase.CONNECTING, worker_id, epoch):
-            return []
-        self.phase = Phase.STANDING
-        return [
-            RouteStands(
-                epoch=epoch,
-                worker_ids=self.route,
-                pool_ids=tuple(self._pools[each].pool_id for each in self.route),
-                num_pages=self._num_pages(),
-                num_host_pages=self._num_host_pages(),
-                fingerprint=self.fingerprint(),
-            )
-        ]
-
-    def tick(self, now_s: float) -> list[Decision]:
-        """Try again to form a route if one is due, or if the one that forms takes too long."""
-        if self.phase in (Phase.JOINING, Phase.CONNECTING) and now_s >= self._deadline_s:
-            self._not_before_s = now_s + self._retry_s
-            return self._dissolve("its stages did not connect in time")
-        return self._form(now_s)
-
-    def missing(self) -> tuple[LayerRange, ...]:
-        """Layers that no attached worker holds."""
-        ranges = {each.layers for each in self.workers.values()}
-        return check_tiling(ranges, self._model_layers).missing
-
-    def reason(self) -> str:
-        """Why no route stands, in words; empty if one does."""
-        if self.phase is Phase.STANDING:
-            return ""
-        missing = self.missing()
-        if missing:
-            return "no worker holds layers " + ", ".join(map(str, missing))
-        return f"the route is {self.phase.value}" if self.route else "the route forms again soon"
-
-    def fingerprint(self) -> bytes:
-        """SHA-256 over the digests of the route's weights and config; empty without a route."""
-        if not self.route:
-            return b""
-        stages = [self.workers[each] for each in self.route]
-        digests = [stages[0].config_digest, stages[0].embedding_digest, stages[-1].head_digest]
-        digests += [digest for stage in stages for digest in stage.layer_digests]
-        return hashlib.sha256(b"".join(digests)).digest()
+        self._doubts.lift_holds()
+        return self._go_on([], now_s)
 
     def check(self, hello: WorkerHello) -> None:
         """Look whether a worker fits the model and the workers already here.
@@ -247,130 +104,197 @@ class Registry:
         Raises:
             Refused: it does not.
         """
-        if hello.protocol_version != PROTOCOL_VERSION:
-            raise Refused(
-                f"protocol version {hello.protocol_version}, this scheduler speaks "
-                f"{PROTOCOL_VERSION}: run the same ChunkMesh version everywhere"
-            )
-        if hello.model_layers != self._model_layers:
-            raise Refused(
-                f"its model has {hello.model_layers} layers, the scheduler's has "
-                f"{self._model_layers}: give both the same --model-path"
-            )
-        if hello.kv_capacity_tokens < self.page_tokens:
-            raise Refused(
-                f"KV capacity of {hello.kv_capacity_tokens} tokens is less than one page of "
-                f"{self.page_tokens}"
-            )
-        for other in self.workers.values():
-            _check_agree(hello, other)
+        check_worker(
+            hello,
+            self.workers.values(),
+            model_layers=self._model_layers,
+            page_tokens=self.page_tokens,
+        )
 
-    def _form(self, now_s: float) -> list[Decision]:
-        """Begin a new epoch if there is no route and the workers tile the model."""
-        if self.phase is not Phase.NONE or now_s < self._not_before_s:
+    def lose(self, worker_id: str, reason: str, now_s: float) -> list[Decision]:
+        """Forget a worker whose stream has ended or fallen silent."""
+        if self.workers.pop(worker_id, None) is None:
             return []
-        route = self._tiling()
-        if route is None:
+        self.leaving.discard(worker_id)
+        for facts in (self._pools, self._last_epochs, self._standing_by):
+            facts.pop(worker_id, None)
+        self._doubts.lift_holds()
+        return self._go_on(self._dissolve(self.route_of(worker_id), reason, now_s), now_s)
+
+    def leave(self, worker_id: str, now_s: float) -> list[Decision]:
+        """Let go of a living worker that has said it will end; its route is given up at once."""
+        if worker_id not in self.workers or worker_id in self.leaving:
             return []
-        self.route = route
-        self.phase = Phase.JOINING
-        self.epoch += 1
-        self._deadline_s = now_s + _FORMING_S
-        self._name_pools()
-        self._answered.clear()
-        self.links.clear()
-        return self._joins()
+        self.leaving.add(worker_id)
+        self._doubts.lift_holds()
+        reason = f"the worker of layers {self.workers[worker_id].layers} is leaving"
+        route = self.route_of(worker_id)
+        decisions = self._dissolve(route, reason, now_s, is_announced=True)
+        return [*self._go_on(decisions, now_s), SendReleased(worker_id=worker_id)]
 
-    def _tiling(self) -> tuple[str, ...] | None:
-        """Return workers whose ranges tile the model, the longest attached first."""
-        by_first: dict[int, str] = {}
-        for worker_id, hello in self.workers.items():
-            by_first.setdefault(hello.layers.first, worker_id)
-        route: list[str] = []
-        layer = 0
-        while layer < self._model_layers:
-            if layer not in by_first:
-                return None
-            route.append(by_first[layer])
-            layer = self.workers[route[-1]].layers.last
-        return tuple(route)
+    def fault(
+        self,
+        worker_id: str,
+        epoch: int,
+        reason: str,
+        now_s: float,
+        *,
+        side: FaultSide = FaultSide.STAGE,
+    ) -> list[Decision]:
+        """A living worker cannot go on in this epoch; who is doubted depends on the side."""
+        route = self.routes.get(epoch)
+        if route is None or worker_id not in route.worker_ids:
+            return []
+        self._doubts.add(_blamed(route, worker_id, side), now_s)
+        return self._go_on(self._dissolve(route, reason, now_s), now_s)
 
-    def _joins(self) -> list[Decision]:
-        """Give every stage of the new route its place and its pairing tokens."""
-        tokens = [b"", *(self._new_token() for _ in self.route[1:]), b""]
-        addresses = [self.workers[each].data_address for each in self.route[1:]] + [""]
+    def join_ready(self, worker_id: str, epoch: int) -> list[Decision]:
+        """A worker answered Join."""
+        route = self.routes.get(epoch)
+        return [] if route is None else list(route.join_ready(worker_id))
+
+    def joined(
+        self, worker_id: str, epoch: int, link: OutboundLink | None, now_s: float
+    ) -> list[Decision]:
+        """A worker answered Connect; link is None on the last stage."""
+        route = self.routes.get(epoch)
+        if route is None or not route.joined(worker_id, link, now_s):
+            return []
+        self._prospect.found()
+        stands = RouteStands(
+            epoch=epoch,
+            worker_ids=route.worker_ids,
+            pool_ids=tuple(self._pools[each].pool_id for each in route.worker_ids),
+            num_pages=route.num_pages,
+            num_host_pages=route.num_host_pages,
+            fingerprint=route.fingerprint(),
+            link_latency_ms=route.link_latency_ms,
+        )
+        return self._go_on([stands], now_s)
+
+    def tick(self, now_s: float) -> list[Decision]:
+        """Give up what forms for too long, try again what is due."""
+        decisions: list[Decision] = []
+        for route in list(self.routes.values()):
+            if route.stood_s is None and now_s >= route.deadline_s:
+                for worker_id in sorted(route.unanswered):
+                    self._doubts.add((worker_id, worker_id), now_s)
+                decisions += self._dissolve(route, "its stages did not connect in time", now_s)
+            elif route.proves_itself(now_s):
+                self._doubts.forgive(pairs_of(route.worker_ids))
+        return self._go_on(decisions, now_s)
+
+    def route_of(self, worker_id: str) -> Formation | None:
+        """Return the route, forming or standing, that a worker is a stage of."""
+        return next(
+            (route for route in self.routes.values() if worker_id in route.worker_ids), None
+        )
+
+    def standing(self) -> list[Formation]:
+        """Return the routes that stand, the longest standing first."""
+        return [route for route in self.routes.values() if route.phase is Phase.STANDING]
+
+    def missing(self) -> tuple[LayerRange, ...]:
+        """Layers that no attached worker holds, those left out that are leaving."""
+        ranges = {
+            each.layers for each in self.workers.values() if each.worker_id not in self.leaving
+        }
+        return check_tiling(ranges, self._model_layers).missing
+
+    def reason(self) -> str:
+        """Why no route stands, in words; empty if one does."""
+        if self.standing():
+            return ""
+        missing = self.missing()
+        if missing:
+            return "no worker holds layers " + ", ".join(map(str, missing))
+        if self.routes:
+            return "the route is forming"
+        return f"the route forms again soon: {self._failure}"
+
+    def fingerprint(self) -> bytes:
+        """SHA-256 over the digests of the weights and config; empty without a route."""
+        first = next(iter(self.routes.values()), None)
+        return b"" if first is None else first.fingerprint()
+
+    def _free(self) -> list[WorkerHello]:
+        """Return workers that a new route may have, in the order they came."""
+        taken = {each for route in self.routes.values() for each in route.worker_ids}
         return [
-            SendJoin(
-                worker_id=worker_id,
-                epoch=self.epoch,
-                stage_index=index,
-                num_stages=len(self.route),
-                next_address=addresses[index],
-                inbound_token=tokens[index],
-                outbound_token=tokens[index + 1],
-                num_pages=self._num_pages(),
-                fingerprint=self.fingerprint(),
-            )
-            for index, worker_id in enumerate(self.route)
+            hello
+            for worker_id, hello in self.workers.items()
+            if worker_id not in taken and worker_id not in self.leaving
         ]
 
-    def _name_pools(self) -> None:
+    def _go_on(self, decisions: list[Decision], now_s: float) -> list[Decision]:
+        """Form what can be formed now, then tell who waits."""
+        while (route := self._next_route(now_s)) is not None:
+            self._name_pools(route)
+            decisions += route.joins(self._new_token)
+        is_covered = bool(self.routes) or tiling(self._free(), self._model_layers) is not None
+        reason = self.reason()
+        awaited = self._prospect.look(now_s, is_covered=is_covered, reason=reason)
+        if awaited is not None:
+            decisions.append(awaited)
+        return [*decisions, *self._stand_bys(reason)]
+
+    def _next_route(self, now_s: float) -> Formation | None:
+        """Begin a new epoch if workers that are free tile the model."""
+        stages = tiling(self._free(), self._model_layers)
+        choice = RouteChoice(doubts=self._doubts, last_epochs=self._last_epochs, now_s=now_s)
+        chosen = None if stages is None else choice.best(stages)
+        if chosen is None:
+            return None
+        self.epoch += 1
+        route = self.routes[self.epoch] = Formation(
+            self.epoch,
+            [self.workers[each] for each in chosen],
+            page_tokens=self.page_tokens,
+            deadline_s=now_s + FORMING_S,
+        )
+        for worker_id in chosen:
+            self._last_epochs[worker_id] = self.epoch
+            self._standing_by.pop(worker_id, None)
+        return route
+
+    def _name_pools(self, route: Formation) -> None:
         """Note whose pages lose their contents by the Joins: another size makes a new pool."""
-        num_pages = self._num_pages()
-        for worker_id in self.route:
+        for worker_id in route.worker_ids:
             pool = self._pools.get(worker_id)
-            if pool is None or pool.num_pages != num_pages:
-                pool_id = f"{worker_id}/{self.epoch}"
-                self._pools[worker_id] = _Pool(pool_id=pool_id, num_pages=num_pages)
+            if pool is None or pool.num_pages != route.num_pages:
+                pool_id = f"{worker_id}/{route.epoch}"
+                self._pools[worker_id] = _Pool(pool_id=pool_id, num_pages=route.num_pages)
 
-    def _num_pages(self) -> int:
-        """Pages that every stage of the route has."""
-        capacity = min(self.workers[each].kv_capacity_tokens for each in self.route)
-        return capacity // self.page_tokens
+    def _dissolve(
+        self, route: Formation | None, reason: str, now_s: float, *, is_announced: bool = False
+    ) -> list[Decision]:
+        """Drop a route, if there is one; its workers are free."""
+        if route is None:
+            return []
+        del self.routes[route.epoch]
+        self._failure = reason
+        if route.phase is not Phase.STANDING:
+            return []
+        if not self.standing():
+            self._prospect.lost(now_s, is_announced=is_announced)
+        return [RouteBroke(epoch=route.epoch, reason=reason)]
 
-    def _num_host_pages(self) -> int:
-        """Pages that the host memory of every stage of the route has room for."""
-        capacity = min(self.workers[each].host_capacity_tokens for each in self.route)
-        return capacity // self.page_tokens
-
-    def _all_answered(self, phase: Phase, worker_id: str, epoch: int) -> bool:
-        """Note an answer; True when it was the last one that the phase waits for."""
-        if self.phase is not phase or epoch != self.epoch or worker_id not in self.route:
-            return False
-        self._answered.add(worker_id)
-        if self._answered != set(self.route):
-            return False
-        self._answered.clear()
-        return True
-
-    def _dissolve(self, reason: str) -> list[Decision]:
-        """Drop the route; its workers stay attached."""
-        stood = self.phase is Phase.STANDING
-        self.route = ()
-        self.phase = Phase.NONE
-        self.links.clear()
-        return [RouteBroke(reason=reason)] if stood else []
+    def _stand_bys(self, reason: str) -> list[Decision]:
+        """Tell those who are in no route what has changed for them."""
+        news = [
+            hello.worker_id
+            for hello in self._free()
+            if self._standing_by.get(hello.worker_id) != reason
+        ]
+        self._standing_by.update(dict.fromkeys(news, reason))
+        return [SendStandBy(worker_id=each, reason=reason) for each in news]
 
 
-def _check_agree(hello: WorkerHello, other: WorkerHello) -> None:
-    """Raise Refused unless two workers can serve one model together."""
-    mine, theirs = hello.layers, other.layers
-    if mine != theirs and mine.first < theirs.last and theirs.first < mine.last:
-        raise Refused(
-            f"layers {mine} partly overlap layers {theirs} of an attached worker: "
-            "ranges must be the same or apart"
-        )
-    for name in ("dtype", "hidden_size", "transport"):
-        mine_has, theirs_has = getattr(hello, name), getattr(other, name)
-        if mine_has != theirs_has:
-            raise Refused(
-                f"its {name.replace('_', ' ')} is {mine_has}, that of the worker with layers "
-                f"{theirs} is {theirs_has}: start both with the same model and settings"
-            )
-    if hello.config_digest != other.config_digest:
-        raise Refused(
-            f"its config.json says something else than that of the worker with layers {theirs}: "
-            "start both with the same model"
-        )
-    if mine == theirs and hello.layer_digests != other.layer_digests:
-        raise Refused(f"its weights of layers {mine} differ from those of an attached worker")
+def _blamed(route: Formation, worker_id: str, side: FaultSide) -> Pair:
+    """Return the link or the worker that a fault speaks against."""
+    stage = route.worker_ids.index(worker_id)
+    if side is FaultSide.INBOUND and stage > 0:
+        return route.worker_ids[stage - 1], worker_id
+    if side is FaultSide.OUTBOUND and stage + 1 < len(route.worker_ids):
+        return worker_id, route.worker_ids[stage + 1]
+    return worker_id, worker_id

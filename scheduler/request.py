@@ -3,7 +3,7 @@
 WAITING -> QUEUED -> LOADING -> PREFILL -> DECODE -> FINISHED
    ^          |         |          ^ |       |
    |          +---------|----------+ |       |       FINISHED can follow every state.
-   +---- LEAVING <------+------------+-------+
+   +---- LEAVING <------+------------+-------+       WAITING too, but for it: the route is lost
 
 Of n outputs only the first one exists, and stands for all, until the prompt's first tokens are
 there (fork.py).
@@ -21,7 +21,9 @@ from chunkmesh.errors import InvariantViolated
 from chunkmesh.pages import TokenIds, extend_chain
 from chunkmesh.token_counts import TokenCounts, count_tokens
 from scheduler.events import Matched, RequestSpec
+from scheduler.page_table import PageTable
 from scheduler.prefill import Prefill
+from scheduler.setbacks import Setbacks
 
 
 class RequestState(enum.Enum):
@@ -43,12 +45,13 @@ class RequestState(enum.Enum):
     """Its end was told; pages may still wait for microbatches in flight."""
 
 
+_ANY_TIME = (RequestState.WAITING, RequestState.FINISHED)
 _NEXT = {
-    RequestState.WAITING: {RequestState.QUEUED, RequestState.FINISHED},
-    RequestState.QUEUED: {RequestState.LOADING, RequestState.PREFILL, RequestState.FINISHED},
-    RequestState.LOADING: {RequestState.PREFILL, RequestState.LEAVING, RequestState.FINISHED},
-    RequestState.PREFILL: {RequestState.DECODE, RequestState.LEAVING, RequestState.FINISHED},
-    RequestState.DECODE: {RequestState.LEAVING, RequestState.FINISHED},
+    RequestState.WAITING: {RequestState.QUEUED, *_ANY_TIME},
+    RequestState.QUEUED: {RequestState.LOADING, RequestState.PREFILL, *_ANY_TIME},
+    RequestState.LOADING: {RequestState.PREFILL, RequestState.LEAVING, *_ANY_TIME},
+    RequestState.PREFILL: {RequestState.DECODE, RequestState.LEAVING, *_ANY_TIME},
+    RequestState.DECODE: {RequestState.LEAVING, *_ANY_TIME},
     RequestState.LEAVING: {RequestState.WAITING, RequestState.FINISHED},
     RequestState.FINISHED: set[RequestState](),
 }
@@ -73,6 +76,8 @@ class Request:
     """0 <= child < spec.num_outputs."""
     arrival: int = 0
     """How many requests arrived before it."""
+    turn: int = 0
+    """When it is served among those of its priority, >= 0 (fair_turns.py)."""
     state: RequestState = RequestState.WAITING
     prompt_tokens: int = dataclasses.field(init=False)
     """Length of the prompt."""
@@ -91,20 +96,8 @@ class Request:
     """None until admission, and again once it is given back."""
     reserve: Reserve | None = None
     """Of the outputs that it stands for beside itself, while it has a row."""
-    page_ids: list[int] = dataclasses.field(default_factory=list)
-    """From admission on; held until its last microbatch is complete."""
-    num_device_pages: int = 0
-    """Leading pages that were on the devices at admission; 0 before."""
-    host_ids: list[int] = dataclasses.field(default_factory=list)
-    """Host pages of its leading pages that it holds, as long as it has pages."""
-    num_pages_kept: int = 0
-    """Leading pages that later requests may find."""
-    generation: int = 0
-    """Of the pool at admission: what is computed is kept and stored only while that lasts."""
-    num_shared_pages: int = 0
-    """Leading pages that were handed to several outputs together."""
-    num_pages_named: int = 0
-    """Pages that the stages' tables have; 0 until the first microbatch names the row."""
+    table: PageTable = dataclasses.field(default_factory=PageTable)
+    """Of pages that it holds from admission until its last microbatch is complete."""
     is_counted: bool = False
     """Whether the last stage knows what penalties need of the row, if anything."""
     last_prefill: Prefill | None = None
@@ -125,8 +118,12 @@ class Request:
     """Leading pages that are stored or were given to a store."""
     num_in_flight: int = 0
     """Microbatches naming the row that some stage has not acknowledged."""
-    num_preemptions: int = 0
-    """How often it gave its pages to others and waited again."""
+    setbacks: Setbacks = dataclasses.field(default_factory=Setbacks)
+    """How often it began again."""
+    epoch: int | None = None
+    """Of the route that it waits for or runs on; None while none stands."""
+    expected_hit_tokens: int = 0
+    """What that route held of it when it began to wait there; counted where there are several."""
     num_passed: int = 0
     """How many that come after it were admitted while it waited for more than they needed."""
 
@@ -146,6 +143,11 @@ class Request:
         Of the highest priority the oldest.
         """
         return -self.spec.priority, self.arrival, self.child
+
+    @property
+    def is_new(self) -> bool:
+        """Whether it has not begun, as far as its client can tell, and was never preempted."""
+        return not (self.setbacks.has_any or self.output_ids)
 
     @property
     def prefill(self) -> Prefill:
@@ -178,7 +180,7 @@ class Request:
     @property
     def held_page_ids(self) -> list[int]:
         """All pages that it holds, with those that it keeps for outputs to come."""
-        return self.page_ids + list(self.reserve.page_ids if self.reserve else ())
+        return self.table.page_ids + list(self.reserve.page_ids if self.reserve else ())
 
     @property
     def needs_whole_prompt(self) -> bool:
@@ -216,7 +218,7 @@ class Request:
         """Take rows and pages for all outputs that it stands for; each has as many of its own."""
         num_shared = self.prompt_tokens // page_tokens
         last = num_shared + (len(page_ids) - num_shared) // len(rows)
-        self.row, self.page_ids = rows[0], list(page_ids[:last])
+        self.row, self.table.page_ids = rows[0], list(page_ids[:last])
         if len(rows) > 1:
             self.reserve = Reserve(rows=tuple(rows[1:]), page_ids=tuple(page_ids[last:]))
 
@@ -231,31 +233,38 @@ class Request:
 
     def wait_again(self) -> None:
         """Go back to where a new request begins, with the output so far as more of a prompt."""
-        self.move(RequestState.WAITING)
-        self.last_prefill = None
-        self.was_matched = self.is_hit_damaged = False
-        self.num_match_pages = self.load_end = self.num_passed = 0
-        self.num_preemptions += 1
+        self.setbacks = self.setbacks.with_preemption()
+        self._begin_again()
+
+    def wait_elsewhere(self) -> None:
+        """Go back to where a new request begins, to wait for another route."""
+        self._begin_again()
+
+    def park(self, *, is_at_fault: bool) -> None:
+        """Go back to where a new request begins, for the route is gone with all it has there.
+
+        is_at_fault says that it may be the cause, if it ran.
+        """
+        if self.row is not None:
+            news = self.told_tokens + self.num_prompt_logprobs + len(self.output_ids)
+            self.setbacks = self.setbacks.with_recovery(is_at_fault=is_at_fault, news=news)
+        self.row, self.num_in_flight = None, 0
+        self.drop_pages()
+        self.table.drop_host()
+        self._begin_again()
+
+    @property
+    def left_tokens(self) -> tuple[int, int]:
+        """The range of known tokens that are still to be sent to the stages, maybe empty."""
+        if self.last_prefill is not None:
+            return self.last_prefill.next_start, self.last_prefill.end
+        return self.expected_hit_tokens, self.known_tokens
 
     def drop_pages(self) -> list[int]:
         """Return all pages that it holds, for release, and forget them and who knew of them."""
-        held = self.held_page_ids
-        self.page_ids, self.reserve = [], None
-        self.num_shared_pages = self.num_pages_named = 0
-        self.num_device_pages = self.num_pages_kept = 0
-        self.is_counted = False
+        held = self.table.drop() + list(self.reserve.page_ids if self.reserve else ())
+        self.reserve, self.is_counted = None, False
         return held
-
-    def drop_host_pages(self) -> list[int]:
-        """Return all host pages that it holds, for release, and forget them."""
-        held, self.host_ids = self.host_ids, []
-        return held
-
-    def name_pages(self, num_pages: int) -> tuple[int, ...]:
-        """Return what the stages' tables lack of the first num_pages; they have it from now on."""
-        new_page_ids = tuple(self.page_ids[self.num_pages_named : num_pages])
-        self.num_pages_named += len(new_page_ids)
-        return new_page_ids
 
     def take_seen(self) -> TokenCounts | None:
         """Return what penalties count of the known tokens, unless the last stage knows it."""
@@ -288,6 +297,12 @@ class Request:
         """Return the digests of the first pages, whose tokens are all known."""
         self.page_digest(num_pages - 1, page_tokens)
         return tuple(self.digests[:num_pages])
+
+    def _begin_again(self) -> None:
+        self.move(RequestState.WAITING)
+        self.last_prefill = None
+        self.was_matched = self.is_hit_damaged = False
+        self.num_match_pages = self.load_end = self.num_passed = 0
 
     def eta_s(self, now_s: float) -> float:
         """Estimate the time until the prompt is computed, from its own rate so far."""

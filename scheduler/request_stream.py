@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+from collections.abc import Callable
 
-from chunkmesh.errors import ChunkMeshError
+from chunkmesh.errors import ChunkMeshError, SlowReader
 from chunkmesh.logprobs import TokenLogprobs
 from scheduler.actions import Finished, Output, Progress, PromptLogprobs
 from scheduler.output_record import OutputRecord
+
+_ID_BYTES = 5
+"""Of a token id in a message, at most."""
 
 
 @dataclasses.dataclass(slots=True, kw_only=True)
@@ -39,17 +43,39 @@ class Update:
 class RequestStream:
     """Collects one request's events and its times.
 
-    Bounded by the request's outputs and, if asked for, the log-probabilities of its prompt.
+    What waits is bounded by the request's outputs, the log-probabilities of its prompt, and
+    max_unread_bytes while the client takes nothing: a reader that is only late for what it just
+    got, however much that is, is not slow.
     """
 
-    def __init__(self, *, prompt_tokens: int, arrived_s: float, num_outputs: int = 1) -> None:
-        """Begin with nothing to send; times are on the scheduler's monotonic clock."""
+    def __init__(
+        self,
+        *,
+        prompt_tokens: int,
+        arrived_s: float,
+        num_outputs: int = 1,
+        tenant: str = "",
+        max_unread_bytes: int | None = None,
+        on_slow: Callable[[SlowReader], None] | None = None,
+    ) -> None:
+        """Begin with nothing to send; times are on the scheduler's monotonic clock.
+
+        on_slow hears once that more than max_unread_bytes wait.
+        """
         self.prompt_tokens = prompt_tokens
+        self.tenant = tenant
+        """Whose it is."""
         self.arrived_s = arrived_s
         self.cached_tokens = 0
         self.outputs = tuple(OutputRecord(arrived_s=arrived_s) for _ in range(num_outputs))
         """By child."""
+        self.offered_s: float | None = None
+        """Since when the client has not taken a message; None while there is none for it."""
         self._update = Update()
+        self._unread_bytes = 0
+        """Of the update."""
+        self._max_unread_bytes = max_unread_bytes
+        self._on_slow = on_slow
         self._news = asyncio.Event()
         self._failure = "gone"
         """Why it ended before all outputs did: the error's name, or that the client is gone."""
@@ -111,6 +137,7 @@ class RequestStream:
         """Take log-probabilities of the prompt."""
         self._update.prompt_logprobs.append(logprobs)
         self._news.set()
+        self._count_unread(_logprob_bytes(logprobs.logprobs))
 
     def output(self, output: Output, now_s: float) -> None:
         """Take new output."""
@@ -121,6 +148,8 @@ class RequestStream:
         news.num_tokens = len(self.outputs[output.child].ids)
         if output.logprobs is not None:
             news.logprobs.append(output.logprobs)
+        num_bytes = _ID_BYTES * len(output.token_ids) + len(output.text)
+        self._count_unread(num_bytes + _logprob_bytes(output.logprobs))
 
     def finish(self, finished: Finished) -> None:
         """Take the end of an output."""
@@ -134,14 +163,42 @@ class RequestStream:
         self._update.error = error
         self._news.set()
 
+    def give_up(self, error: ChunkMeshError) -> None:
+        """Drop what waits: the call is being ended with an error."""
+        self._failure = type(error).__name__
+        self._update, self._unread_bytes = Update(), 0
+
     async def next_update(self) -> Update:
         """Wait for news and take all of it."""
         await self._news.wait()
         self._news.clear()
+        self._unread_bytes = 0
         update, self._update = self._update, Update()
         return update
+
+    def _count_unread(self, num_bytes: int) -> None:
+        """Count what waits, and tell once that it is too much for who takes nothing."""
+        self._unread_bytes += num_bytes
+        limit = self._max_unread_bytes
+        if limit is None or self._unread_bytes <= limit or self.offered_s is None:
+            return
+        on_slow, self._on_slow = self._on_slow, None
+        if on_slow is not None:
+            on_slow(
+                SlowReader(
+                    f"{self._unread_bytes} bytes wait for a client that does not read, the limit "
+                    f"is {limit} (--max-unread-bytes)"
+                )
+            )
 
     def _news_of(self, child: int) -> OutputNews:
         """Return an output's news, to add to."""
         self._news.set()
         return self._update.outputs.setdefault(child, OutputNews())
+
+
+def _logprob_bytes(logprobs: TokenLogprobs | None) -> int:
+    """Return how much log-probabilities take in a message, about."""
+    if logprobs is None:
+        return 0
+    return len(logprobs) * (4 + (4 + _ID_BYTES) * int(logprobs.top_ids_Tk.shape[1]))

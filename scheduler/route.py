@@ -1,32 +1,33 @@
-"""Everything that lives and dies with the workers of one route: pages, rows, window, loads. Pure.
+"""All that lives and dies with the workers of one route: pages, rows, microbatches, loads. Pure.
 
 The engine decides what happens to an output; a route does it and says what the stages are told.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TypeVar
+
 from chunkmesh.errors import InvariantViolated
 from scheduler.actions import (
     Action,
     InvalidatePages,
+    SendCommitLoad,
     SendMicrobatch,
+    SendSavePages,
+    SendStore,
 )
-from scheduler.admission import pages_at_start
-from scheduler.batching import describe, next_parts
-from scheduler.budget import Budget, TokenBudget
+from scheduler.admission import Admission, pages_at_start
 from scheduler.cache_counts import CacheCounts
-from scheduler.chunk_choice import budget_for, choose
 from scheduler.chunking import ChunkStrategy
-from scheduler.decode_groups import DecodeGroups
-from scheduler.engine_config import ChunkStrategyName, EngineConfig
-from scheduler.events import Acked, Loaded, RouteFormed, Stored
+from scheduler.engine_config import EngineConfig
+from scheduler.events import Acked, RouteFormed
+from scheduler.filled_pages import FilledPages
 from scheduler.fork import fork
 from scheduler.given_chunks import given_ends
 from scheduler.loads import Load, Loads
-from scheduler.outlook import Outlook
-from scheduler.pace import Pace
-from scheduler.part import Part, work_of
-from scheduler.pipeline import Pipeline
+from scheduler.microbatches import Microbatches
+from scheduler.part import Part
 from scheduler.prefill import Prefill
 from scheduler.prefixes import Prefixes, release_lease
 from scheduler.request import Request, RequestState
@@ -35,6 +36,8 @@ from scheduler.shortage import Shortage
 from scheduler.stored_checks import StoredChecks
 from scheduler.stores import Stores
 from scheduler.tiers import Tiers
+
+_Order = TypeVar("_Order", bound=Action)
 
 
 class Route:
@@ -53,38 +56,37 @@ class Route:
         tiers are of the same memory, with what the workers still hold; without, they hold nothing.
         counts are of what the caches are good for.
         """
-        num_stages = formed.num_stages
         self.epoch = formed.epoch
-        self.num_stages = num_stages
+        self.num_stages = formed.num_stages
         self.pool_ids = formed.pool_ids
         counts = counts or CacheCounts()
         self.tiers = tiers or Tiers(
             num_pages=formed.num_pages, num_host_pages=formed.num_host_pages
         )
         self.pages = self.tiers.device
-        self.rows = Rows(config.max_running_requests)
-        window = config.window(num_stages)
-        self.pipeline = Pipeline(num_stages=num_stages, window=window)
-        self.groups = DecodeGroups(
-            config.num_decode_groups(num_stages),
-            formed.latency,
-            max_members=config.max_microbatch_requests,
+        self.rows = Rows(config.max_running_requests, epoch=formed.epoch)
+        self.microbatches = Microbatches(formed, config, self.rows, chunks)
+        self.pace = self.microbatches.pace
+        self.stores = Stores(
+            epoch=formed.epoch,
+            tiers=self.tiers,
+            page_bytes=formed.known_page_bytes,
+            config=config,
+            counts=counts,
         )
-        page_bytes = formed.page_bytes or (0,) * num_stages
-        self.stores = Stores(tiers=self.tiers, page_bytes=page_bytes, config=config, counts=counts)
         self.checks = StoredChecks(self.stores)
-        self.prefixes = Prefixes(config, self.tiers, page_bytes, counts, self.checks)
+        self.prefixes = Prefixes(config, self.tiers, formed, counts, self.checks)
+        self._filled = FilledPages(config, self.tiers, epoch=formed.epoch)
+        self.queue = Admission()
+        """Those who wait for a row here."""
         self._running: dict[Request, None] = {}
         """Outputs with a row, in the order of admission."""
-        self._prefilling: dict[Request, None] = {}
-        """Those of them in PREFILL; of several outputs of one prompt the first."""
         self._shortage = Shortage(self.pages)
         self._config = config
-        self.pace = Pace(formed, config)
-        self.choice = choose(config, formed.latency)
-        shorten_chunks = self.choice.strategy == "optimal"
-        self._outlook = Outlook(window=window, shorten_chunks=shorten_chunks)
-        self._budget = _budget(formed, config, self.choice.strategy, chunks)
+
+    def outputs(self) -> list[Request]:
+        """Return all that wait or run here."""
+        return [*self._running, *self.queue]
 
     def has_place(self, request: Request) -> bool:
         """Whether rows and pages to begin are free, and a page for each running output beside."""
@@ -106,7 +108,7 @@ class Route:
             request.move(RequestState.LOADING)
         else:
             self._start_prefill(request, hit_pages=hit_pages, now_s=now_s)
-        return [*gone, *actions]
+        return [*self._counted(gone), *self._counted(actions)]
 
     def end_load(self, load: Load, *, now_s: float) -> list[Action]:
         """Let an output go on, if it has its place, behind what its load has brought."""
@@ -116,19 +118,19 @@ class Route:
             return actions if load.expected else [*self.prefixes.use(load)[0], *actions]
         used, hit_pages = self.prefixes.use(load)
         self._start_prefill(request, hit_pages=hit_pages, now_s=now_s)
-        return [*used, *actions]
+        return [*self._counted(used), *actions]
 
     def distrust(self, request: Request) -> list[Action]:
         """Let nobody use what the model has computed for an output that it failed on."""
         digests = self.stores.distrust(request)
-        self.tiers.distrust(request.page_ids, request.digests)
+        self.tiers.distrust(request.table.page_ids, request.digests)
         return [InvalidatePages(digests=digests)] if digests else []
 
     def fork(self, first: Request) -> list[Request]:
         """Make the other outputs of a prompt whose first tokens are there."""
         outputs = fork(first, self._config.page_tokens)
         for output in outputs:
-            self.pages.pin(output.page_ids[: output.num_shared_pages])
+            self.pages.pin(output.table.page_ids[: output.table.num_shared])
             self._running[output] = None
             self._shortage.add_leaving(output)
         return outputs
@@ -142,8 +144,7 @@ class Route:
             return
         if request.state is RequestState.PREFILL:
             request.move(RequestState.DECODE)
-            self._prefilling.pop(request, None)
-            self.groups.add(request)
+            self.microbatches.begin_decode(request)
         self._shortage.add(request, page_tokens=self._config.page_tokens)
 
     def share_pages(self) -> tuple[list[Action], list[Request]]:
@@ -156,36 +157,16 @@ class Route:
         self._shortage.give_pages()
         if self._shortage.stalled:
             for leaver in self._shortage.make_leave(self._running):
-                self.groups.remove(leaver)
-                self._prefilling.pop(leaver, None)
+                self.microbatches.pause(leaver)
             left += self._depart(actions)
             self._shortage.give_pages()
-        return [*actions, *self.stores.gone()], left
+        if gone := self.stores.gone():
+            actions += self._counted(gone)
+        return actions, left
 
     def next_microbatch(self, now_s: float) -> SendMicrobatch | None:
         """Plan and count one more microbatch, if there is room for it and work to do."""
-        if not self.pipeline.has_room():
-            return None
-        parts = next_parts(
-            self.groups,
-            self._prefilling,
-            self._budget,
-            stalled=self._shortage.stalled,
-            max_requests=self._config.max_microbatch_requests,
-        )
-        if not parts:
-            return None
-        for part in parts:
-            part.request.num_in_flight += 1
-            if not part.request.num_pages_named or part.num_samples > 1:
-                self.rows.name(part.request.rows[: max(part.num_samples, 1)])
-        return describe(
-            parts,
-            epoch=self.epoch,
-            seq_no=self.pipeline.send(parts),
-            page_tokens=self._config.page_tokens,
-            predicted_ms=self.pace.sent(work_of(parts), now_s),
-        )
+        return self.microbatches.next(self._shortage.stalled, now_s)
 
     def ack(self, acked: Acked, now_s: float) -> tuple[Part, ...] | None:
         """Take an acknowledgement; return the microbatch, or None for a duplicate.
@@ -193,51 +174,32 @@ class Route:
         Raises:
             InvariantViolated: it does not fit what was sent; nothing has changed.
         """
-        parts = self.pipeline.ack(acked)
-        self._outlook.forget()
+        parts = self.microbatches.ack(acked, now_s)
         self.prefixes.restored(acked, now_s)
-        if parts is not None and self.pace.acked(acked, now_s) and self.pace.latency:
-            self._budget.replace(self.pace.latency)
-            self.groups.replace(self.pace.latency)
         return parts
-
-    def eta_s(self, request: Request, now_s: float) -> float:
-        """Estimate the time until the known tokens of an output are computed, at least 0.
-
-        By the model if there is one, else by its own rate so far.
-        """
-        if (latency := self.pace.latency) is None:
-            return request.eta_s(now_s)
-        return self._outlook.left_ms(request, self._prefilling, self.groups, latency) / 1000
 
     def complete(self, parts: tuple[Part, ...]) -> list[Action]:
         """Store what a microbatch has filled; free the pages of ended outputs it was last for."""
         store = self.stores.start(parts)
-        saves = self.prefixes.filled(parts)
+        saves = self._filled.take(parts)
         for part in parts:
             part.request.num_in_flight -= 1
             self._free_if_gone(part.request)
-        return [*([] if store is None else [store]), *self.stores.gone(), *saves]
+        orders: list[Action] = [*([] if store is None else [store]), *self.stores.gone(), *saves]
+        return [*self._counted(orders)] if orders else []
 
     def leave(self, request: Request) -> list[Action]:
         """Take away the row of an output that goes; its pages follow when none is in flight."""
         actions = self.prefixes.cancel(request)
-        self.groups.remove(request)
-        self._budget.leave(request)
+        self.microbatches.leave(request)
         self._shortage.remove(request)
         del self._running[request]
-        self._prefilling.pop(request, None)
         if request.row is None:
             raise InvariantViolated(f"{request.request_id} runs without a row")
         actions += self.rows.give_back(request.rows)
         request.row = None
         self._free_if_gone(request)
         return actions
-
-    @property
-    def chunk_alignment_tokens(self) -> int:
-        """What optimal chunks are multiples of when nothing is beside; 0 with another strategy."""
-        return self._budget.align_tokens
 
     @property
     def loads(self) -> Loads:
@@ -247,7 +209,7 @@ class Route:
     def is_at_rest(self) -> bool:
         """Whether nothing runs, flies, loads or is stored, and every page and row is free."""
         self.tiers.check_integrity()
-        rows, in_flight = self.rows.num_taken, self.pipeline.num_in_flight
+        rows, in_flight = self.rows.num_taken, self.microbatches.pipeline.num_in_flight
         open_work = (self._running, rows, in_flight, len(self.loads), len(self.stores))
         is_free = self.pages.num_free == self.pages.num_pages and not self.tiers.host.num_held
         return not any(open_work) and is_free
@@ -267,67 +229,22 @@ class Route:
         prefill = Prefill(start=start, end=end)
         if given:
             prefill.give(given_ends(given, start, end))
-        self._budget.begin(prefill)
+        self.microbatches.begin_prefill(request, prefill)
         request.start_prefill(prefill, hit_pages=hit_pages, now_s=now_s)
-        self._prefilling[request] = None
         self.stores.begin(request)
+
+    def _counted(self, actions: Sequence[_Order]) -> Sequence[_Order]:
+        """Count the pages that orders let the stages copy in their streams; return the orders."""
+        for action in actions:
+            match action:
+                case SendCommitLoad(page_ids=page_ids) | SendSavePages(page_ids=page_ids):
+                    self.microbatches.deadlines.copied(len(page_ids))
+                case SendStore(pages=pages, in_turn=True):
+                    self.microbatches.deadlines.copied(len(pages))
+        return actions
 
     def _free_if_gone(self, request: Request) -> None:
         """Give back the pages of an output without a row that has nothing in flight."""
         if request.row is None and not request.num_in_flight:
             self.pages.release(request.drop_pages())
-            self.tiers.host.release(request.drop_host_pages())
-
-
-def check_formed(event: RouteFormed, epoch: int) -> None:
-    """Check that a route can follow the one of an earlier epoch.
-
-    Raises:
-        InvariantViolated: it is not newer, or its latency is of another number of stages.
-    """
-    if event.epoch <= epoch:
-        raise InvariantViolated(f"epoch {event.epoch} formed after {epoch}")
-    if event.latency is not None and event.latency.num_stages != event.num_stages:
-        raise InvariantViolated(
-            f"latency of {event.latency.num_stages} stages, the route has {event.num_stages}"
-        )
-
-
-def route_of(message: Acked | Loaded | Stored, latest: Route | None, epoch: int) -> Route | None:
-    """Return the route that a stage speaks of, or None if that is gone.
-
-    Args:
-        message: what it says.
-        latest: the route that stands, if one does.
-        epoch: of the last route that was formed.
-
-    Raises:
-        InvariantViolated: the epoch was never formed or has no such stage.
-    """
-    if message.epoch > epoch:
-        raise InvariantViolated(f"message of epoch {message.epoch}, the latest is {epoch}")
-    if latest is None or message.epoch < latest.epoch:
-        return None
-    if not 0 <= message.stage < latest.num_stages:
-        raise InvariantViolated(
-            f"message of stage {message.stage}, the route has {latest.num_stages}"
-        )
-    return latest
-
-
-def _budget(
-    formed: RouteFormed,
-    config: EngineConfig,
-    strategy: ChunkStrategyName,
-    chunks: ChunkStrategy | None,
-) -> Budget:
-    """Make the budget of the strategy in use, or in tokens for given chunks."""
-    if chunks is not None:
-        return TokenBudget(chunks, config.chunked_prefill_tokens)
-    return budget_for(
-        strategy,
-        config,
-        formed.latency,
-        preferred_tokens=formed.chunk_alignment_tokens,
-        link=formed.link,
-    )
+            self.tiers.host.release(request.table.drop_host())

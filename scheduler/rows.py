@@ -14,8 +14,9 @@ from scheduler.actions import SendRelease
 class Rows:
     """Hands out the lowest rows first and remembers which the stages have heard of."""
 
-    def __init__(self, num_rows: int) -> None:
+    def __init__(self, num_rows: int, *, epoch: int) -> None:
         """Begin with all rows 0 <= row < num_rows free."""
+        self._epoch = epoch
         self._num_rows = num_rows
         self._free = list(range(num_rows))
         """A heap."""
@@ -44,6 +45,6 @@ class Rows:
         """Take rows back; return what lets the stages forget those that they have heard of."""
         for row in rows:
             heapq.heappush(self._free, row)
-        releases = [SendRelease(row=row) for row in rows if row in self._named]
-        self._named.difference_update(rows)
-        return releases
+        named = [row for row in rows if row in self._named]
+        self._named.difference_update(named)
+        return [SendRelease(epoch=self._epoch, row=row) for row in named]

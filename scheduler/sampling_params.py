@@ -18,6 +18,8 @@ MAX_LOGIT_BIASES = 1024
 MAX_LOGIT_BIAS = 100.0
 MAX_OUTPUTS = 128
 MAX_TOP_LOGPROBS = 20
+_MAX_WHOLE = 2**63 - 1
+"""Of a number in a model's file; larger ones do not fit what later computes with them."""
 
 _T = TypeVar("_T")
 
@@ -84,6 +86,8 @@ def check_defaults(defaults: SamplingDefaults) -> SamplingDefaults:
         kinds = (int,) if name == "top_k" else (int, float)
         if value is not None and type(value) not in kinds:
             raise TypeError(f"{name} is {value!r}, must be a{' whole' * (kinds == (int,))} number")
+        if type(value) is int and abs(value) > _MAX_WHOLE:
+            raise ValueError(f"{name} is a number of {value.bit_length()} bits, out of range")
     top_k = defaults.top_k
     checked = dataclasses.replace(defaults, top_k=None if top_k is None else max(top_k, 0))
     for name in ("temperature", "top_p", "min_p", "repetition_penalty"):

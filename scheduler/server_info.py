@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Mapping
 
 from chunkmesh import __version__
 from chunkmesh.layers import LayerRange
@@ -11,11 +12,16 @@ from chunkmesh.v1 import common_pb2
 from chunkmesh.v1 import generation_pb2 as pb
 from scheduler.cache_report import cache_info
 from scheduler.control_loop import ControlLoop
+from scheduler.formation import Phase
 from scheduler.latency_model import StageLatency
+from scheduler.leadership import AnyLeadership
+from scheduler.live_route import LiveRoute
 from scheduler.model_files import ModelFiles
-from scheduler.registry import Registry, WorkerHello
-from scheduler.snapshot import Snapshot
+from scheduler.registry import Registry
+from scheduler.snapshot import RouteCounts
 from scheduler.stage_fit import StageFit
+from scheduler.standby import active_users
+from scheduler.worker_hello import WorkerHello
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,11 +47,15 @@ def model_info(model: ServedModel, registry: Registry) -> pb.GetModelInfoRespons
     )
 
 
-def server_info(loop: ControlLoop, *, cache_fault: str) -> pb.GetServerInfoResponse:
+def server_info(
+    loop: ControlLoop, leadership: AnyLeadership, *, cache_fault: str
+) -> pb.GetServerInfoResponse:
     """Describe the mesh as it is now."""
     registry = loop.workers.registry
-    reason = loop.unready_reason()
+    reason = leadership.standby_reason() or loop.unready_reason()
     now = loop.engine.snapshot()
+    counts = {each.epoch: each for each in now.routes}
+    live = next(iter(loop.workers.routes.values()), None)
     workers = sorted(registry.workers.values(), key=lambda each: each.layers)
     return pb.GetServerInfoResponse(
         ready=not reason,
@@ -67,8 +77,32 @@ def server_info(loop: ControlLoop, *, cache_fault: str) -> pb.GetServerInfoRespo
         num_preemptions=now.num_preemptions,
         cache=cache_info(now),
         chunk_alignment_tokens=now.chunk_alignment_tokens,
-        fits=[] if reason else _fits(loop.workers.fits, now),
+        active_scheduler=active_users(leadership),
+        fits=[] if live is None else _fits(live, counts.get(live.epoch)),
+        routes=_routes(loop, counts),
     )
+
+
+def _routes(loop: ControlLoop, counts: Mapping[int, RouteCounts]) -> Iterator[pb.RouteInfo]:
+    """Describe the routes that stand or form."""
+    now_s = time.monotonic()
+    for formation in loop.workers.registry.routes.values():
+        info = pb.RouteInfo(
+            epoch=formation.epoch,
+            worker_ids=formation.worker_ids,
+            num_pages=formation.num_pages,
+            free_pages=formation.num_pages,
+        )
+        live = loop.workers.routes.get(formation.epoch)
+        if live is not None:
+            info.stands = True
+            info.stood_ms = round(1000 * (now_s - live.since_s))
+            info.fits.extend(_fits(live, counts.get(live.epoch)))
+        if (now := counts.get(formation.epoch)) is not None:
+            info.free_pages = now.num_free_pages
+            info.num_requests_running = now.num_running
+            info.num_microbatches_in_flight = now.num_in_flight
+        yield info
 
 
 def _worker(hello: WorkerHello, registry: Registry) -> pb.WorkerInfo:
@@ -85,18 +119,27 @@ def _worker(hello: WorkerHello, registry: Registry) -> pb.WorkerInfo:
             for each in hello.backends
         ],
     )
-    if hello.worker_id in registry.route:
-        info.stage_index = registry.route.index(hello.worker_id)
-    if hello.worker_id in registry.links:
-        transport, rtt_us = registry.links[hello.worker_id]
-        info.outbound.CopyFrom(pb.LinkInfo(transport=transport, rtt_us=rtt_us))
+    route = registry.route_of(hello.worker_id)
+    if route is None:
+        is_leaving = hello.worker_id in registry.leaving
+        info.state = pb.WORKER_STATE_LEAVING if is_leaving else pb.WORKER_STATE_SPARE
+        return info
+    stands = route.phase is Phase.STANDING
+    info.state = pb.WORKER_STATE_SERVING if stands else pb.WORKER_STATE_JOINING
+    info.epoch = route.epoch
+    info.stage_index = route.worker_ids.index(hello.worker_id)
+    link = route.links.get(hello.worker_id)
+    if link is not None:
+        info.outbound.CopyFrom(pb.LinkInfo(transport=link.transport, rtt_us=link.rtt_us))
     return info
 
 
-def _fits(fits: Sequence[StageFit], now: Snapshot) -> list[pb.StageFit]:
+def _fits(live: LiveRoute, now: RouteCounts | None) -> list[pb.StageFit]:
     """Describe how well the latencies of a route are known, by what is planned with now."""
-    latencies = now.latency.stages if now.latency else [fit.latency for fit in fits]
-    described = [_fit(fit, latency) for fit, latency in zip(fits, latencies, strict=True)]
+    if now is None:
+        return [_fit(fit, fit.latency) for fit in live.fits]
+    latencies = now.latency.stages if now.latency else [fit.latency for fit in live.fits]
+    described = [_fit(fit, latency) for fit, latency in zip(live.fits, latencies, strict=True)]
     for each, num_refits in zip(described, now.num_refits, strict=True):
         each.num_refits = num_refits
     return described

@@ -8,6 +8,7 @@ from typing import Annotated, ClassVar, Self
 
 from pydantic import Field, model_validator
 
+from chunkmesh.known_settings import flag_of
 from chunkmesh.settings import Address, Port, Settings
 from scheduler.engine_config import ChunkStrategyName, LoadPolicy, WritePolicy
 
@@ -36,8 +37,36 @@ class SchedulerSettings(Settings):
     """gRPC port that stage workers attach to."""
     http_port: Port = 50080
     """Port of the HTTP side door."""
+    api_key_file: Path | None = None
+    """File of users' bearer keys, one a line, each perhaps followed by a space and the name of its
+    tenant, whose cached prefixes are its own. Without it the users' port asks nobody for a key."""
+    admin_api_key_file: Path | None = None
+    """The same for operators, who alone may flush caches and see others' requests."""
+    users_ssl_certfile: Path | None = None
+    """Certificate of the users' port, where it is another than --ssl-certfile."""
+    users_ssl_keyfile: Path | None = None
+    """Its key."""
+    ssl_client_ca: Path | None = None
+    """Authorities of users' certificates; with it the users' port takes no connection without
+    one."""
     hicache_url: Address | None = None
     """HOST:PORT of hicache-server, without http://; if not given, devices are the only cache."""
+    mesh_name: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{0,64}$")] = ""
+    """Schedulers of one name are those of one mesh: one is active, the others stand by and take
+    over when it is lost, by a lease in --redis-url. Empty says that there is no other. Not the
+    model's name, since several meshes of one model may share a Redis."""
+    redis_url: tuple[str, ...] = ()
+    """Redis or Valkey that holds the lease of --mesh-name, the same for all of its schedulers.
+    Given several times as for hicache-server."""
+    redis_username: str = ""
+    """Name of the ACL user at Redis."""
+    redis_password_file: Path | None = None
+    """File of its password; read at every connection."""
+    redis_ca_certs: Path | None = None
+    """PEM file of the authorities of a Redis with TLS (rediss://); the system's if not given."""
+    advertise_host: str = ""
+    """Host under which others reach this scheduler, told by those that stand by; --host if empty,
+    or this machine's name where that is every network."""
     enable_prefix_caching: bool = True
     """Let pages of ended requests stay on the devices for later ones with the same prefix, until
     their room is needed."""
@@ -70,6 +99,27 @@ class SchedulerSettings(Settings):
     """Most requests that hold pages at a time."""
     max_queued_requests: Annotated[int, Field(ge=1)] = 1024
     """Most requests that wait; more are refused with RESOURCE_EXHAUSTED."""
+    max_queued_tokens: Annotated[int, Field(ge=0)] = 0
+    """Most prompt tokens of requests that wait; more are refused, but for a user's only one. 0
+    means no limit, as for the next three."""
+    max_running_requests_per_user: Annotated[int, Field(ge=0)] = 0
+    """Most outputs of one user that hold pages at a time; the user's others wait."""
+    max_queued_requests_per_user: Annotated[int, Field(ge=0)] = 0
+    """Most requests of one user that wait; more are refused with RESOURCE_EXHAUSTED."""
+    max_queued_tokens_per_user: Annotated[int, Field(ge=0)] = 0
+    """Most prompt tokens of one user's requests that wait, likewise."""
+    max_connections: Annotated[int, Field(ge=1)] = 512
+    """Most connections to the users' port; more are closed at once."""
+    max_unread_bytes: Annotated[int, Field(ge=1024)] = 4 << 20
+    """Most bytes of a stream that wait for a client that does not read; then its request ends with
+    RESOURCE_EXHAUSTED. What gRPC itself buffers comes on top: 64 KiB, and what the client's side
+    takes in."""
+    unread_timeout: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 60.0
+    """Seconds that a client may leave a message that it does not take, with the same end. 0 means
+    no limit."""
+    request_timeout: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    """Seconds that a request may take, waiting included; then it ends with DEADLINE_EXCEEDED. 0
+    means no limit but the client's own deadline."""
     max_outstanding_stores: Annotated[int, Field(ge=0)] = 64
     """Most stores of pages under way; more are dropped, and with 0 nothing is stored."""
     hicache_write_policy: WritePolicy = "write_through"
@@ -90,10 +140,24 @@ class SchedulerSettings(Settings):
     load_min_tokens: Annotated[int, Field(ge=0)] = 256
     """Fewer cached tokens are computed rather than loaded, where the stages' latency is not known:
     where it is, the faster of both is chosen."""
-    worker_timeout: Annotated[float, Field(gt=0)] = 3.0
-    """Seconds of silence after which a worker is given up."""
+    worker_timeout: Annotated[float, Field(gt=0)] = 1.0
+    """Seconds of silence after which a worker is given up; workers say something every 0.25 s."""
+    stage_deadline_floor: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+    """Least seconds that a stage has for a microbatch before its worker is given up; it has 4 times
+    what is predicted, and 10 times more where nothing is or for a new shape. 2 if not given, 0.5
+    where all stages compute on GPUs; 0 gives up nobody for being slow."""
+    takeover_wait: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.5
+    """Seconds that requests wait for another worker when one was lost and no attached one can take
+    over; then they end with UNAVAILABLE."""
     drain_timeout: Annotated[float, Field(ge=0)] = 30.0
-    """Seconds that running requests get to finish on SIGTERM."""
+    """Seconds that running requests get to finish on SIGTERM, and that they wait for the successor
+    of a worker that has said it leaves."""
+
+    @model_validator(mode="after")
+    def _check_lease(self) -> Self:
+        if self.mesh_name and not self.redis_url:
+            raise ValueError(f"--mesh-name {self.mesh_name} needs --redis-url, where the lease is")
+        return self
 
     @model_validator(mode="after")
     def _check_strategy(self) -> Self:
@@ -102,6 +166,17 @@ class SchedulerSettings(Settings):
             raise ValueError(
                 f"--enable-dynamic-chunking contradicts --chunk-strategy {self.chunk_strategy}"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _check_users_ssl(self) -> Self:
+        if (self.users_ssl_certfile is None) != (self.users_ssl_keyfile is None):
+            raise ValueError("--users-ssl-certfile and --users-ssl-keyfile need each other")
+        for name in ("users_ssl_certfile", "ssl_client_ca"):
+            if getattr(self, name) is not None and self.ssl_certfile is None:
+                raise ValueError(
+                    f"{flag_of(name)} needs --ssl-certfile: with TLS for users, workers use it too"
+                )
         return self
 
     @property

@@ -25,7 +25,7 @@ class Shortage:
 
     def add(self, request: Request, *, page_tokens: int) -> None:
         """Let an output that has a new token wait, if it has no page for it."""
-        if request.known_tokens > len(request.page_ids) * page_tokens:
+        if request.known_tokens > len(request.table.page_ids) * page_tokens:
             self.stalled[request] = None
 
     def add_leaving(self, request: Request) -> None:
@@ -42,7 +42,7 @@ class Shortage:
         """Give those who wait for a page theirs, in order of rank, as long as there are any."""
         first = sorted(self.stalled, key=lambda request: request.rank)
         for request in first[: self._pages.num_free]:
-            request.page_ids.append(self._pages.allocate_behind(request.page_ids[-1]))
+            request.table.page_ids.append(self._pages.allocate_behind(request.table.page_ids[-1]))
             del self.stalled[request]
 
     def make_leave(self, running: Collection[Request]) -> list[Request]:

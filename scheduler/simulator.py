@@ -18,7 +18,15 @@ from typing import Protocol
 from chunkmesh.errors import ChunkMeshError
 from scheduler.actions import Action, Failed, MatchPrefix, Output, SendMicrobatch
 from scheduler.engine import Engine
-from scheduler.events import Acked, Arrived, Event, Matched, RequestSpec, RouteFormed
+from scheduler.events import (
+    Acked,
+    Arrived,
+    Event,
+    Matched,
+    RequestSpec,
+    RouteFormed,
+    RouteLost,
+)
 
 OUTPUT_ID = 0
 """Every simulated output token."""
@@ -82,7 +90,7 @@ class Simulation:
     requests: tuple[SimulatedRequest, ...]
     """In the order in which they were given."""
     microbatches: tuple[SimulatedMicrobatch, ...]
-    """In the order of seq_no."""
+    """In the order of sending."""
 
     @property
     def num_stages(self) -> int:
@@ -141,17 +149,24 @@ class Simulator:
         self._engine = engine
         self._times = times
         self._link_latency_s = link_latency_s
-        self._epoch = route.epoch
-        self._free_s = [0.0] * route.num_stages
+        self._epoch = 0
+        """Of the route that was formed last."""
+        self._free_s: list[float] = []
         """When each stage is done with all that it was sent."""
-        self._link_free_s = [0.0] * route.num_stages
+        self._link_free_s: list[float] = []
         """When each stage's link to the next has sent all that it was given."""
         self._events: list[tuple[float, int, Event]] = []
         """A heap: what the engine will hear, and when; equal times in the order of their making."""
         self._order = itertools.count()
         self._requests: dict[str, SimulatedRequest] = {}
         self._microbatches: list[SimulatedMicrobatch] = []
+        self._first_epoch = route.epoch
         self._push(0.0, route)
+
+    def replace_at(self, at_s: float, route: RouteFormed) -> None:
+        """Lose the route at a time, as if a worker had died, and form another at once."""
+        self._push(at_s, RouteLost(epoch=self._first_epoch, reason="a worker died"))
+        self._push(at_s, route)
 
     def run(self, arrivals: Sequence[Arrival]) -> Simulation:
         """Let requests arrive and work until nothing is left to do."""
@@ -161,6 +176,10 @@ class Simulator:
             self._push(arrival.at_s, Arrived(spec=arrival.spec))
         while self._events:
             now_s, _, event = heapq.heappop(self._events)
+            if isinstance(event, RouteFormed):
+                self._epoch = event.epoch
+                self._free_s = [now_s] * event.num_stages
+                self._link_free_s = [now_s] * event.num_stages
             for action in self._engine.handle(event, now_s):
                 self._perform(action, now_s)
         return Simulation(

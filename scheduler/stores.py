@@ -20,7 +20,7 @@ Source: the write policies of SGLang's HiCache
 from __future__ import annotations
 
 import dataclasses
-from collections import deque
+import itertools
 from collections.abc import Collection, Sequence
 
 from chunkmesh.errors import InvariantViolated
@@ -56,9 +56,16 @@ class Stores:
     """The stores of one route."""
 
     def __init__(
-        self, *, tiers: Tiers, page_bytes: Sequence[int], config: EngineConfig, counts: CacheCounts
+        self,
+        *,
+        epoch: int,
+        tiers: Tiers,
+        page_bytes: Sequence[int],
+        config: EngineConfig,
+        counts: CacheCounts,
     ) -> None:
         """Begin with no store; page_bytes is what a page takes on each stage, 0 if unknown."""
+        self._epoch = epoch
         self._tiers = tiers
         self._num_stages = len(page_bytes)
         self._pages_at_once = max(1, FLUSH_BYTES // max(*page_bytes, 1))
@@ -69,8 +76,8 @@ class Stores:
         """Where what was not written back is counted."""
         self._next_id = 0
         self._open: dict[int, _Store] = {}
-        self._to_flush: deque[bytes] = deque()
-        """What is still to be written in the background, not for a microbatch."""
+        self._to_flush: dict[bytes, None] = {}
+        """What is still to be written in the background, not for a microbatch; each page once."""
         self.is_failing = False
         """Whether pages of the store that ended last were not written."""
 
@@ -91,19 +98,24 @@ class Stores:
         """Note what Redis has of an output whose prefill begins."""
         if self._policy == "write_through":
             return
-        num_known, num_hit = request.num_pages_stored, self._num_hit(request)
+        num_known, num_asked = request.num_pages_stored, request.most_hit_pages(self._page_tokens)
         if request.was_matched:
+            in_work = self._in_work()
+            lacking = [each for each in request.digests[num_known:num_asked] if each not in in_work]
             self._tiers.mark_stored(request.digests[:num_known])
-            self._tiers.unmark_stored(request.digests[num_known:num_hit])
+            self._tiers.unmark_stored(lacking)
         request.num_pages_stored = 0
 
     def start(self, parts: tuple[Part, ...]) -> SendStore | None:
-        """Store what a complete microbatch has made storable, if anything and if there is room."""
+        """Store what a complete microbatch has made storable, if anything and if there is room.
+
+        What several outputs have found on the devices, and Redis lacks, is written once.
+        """
         if len(self._open) >= self._max_outstanding:
             return None
-        pages: list[PageToStore] = []
-        for part in parts:
-            pages += self._take_filled(part)
+        in_work = self._in_work()
+        filled = {page.digest: page for part in parts for page in self._take_filled(part)}
+        pages = [page for digest, page in filled.items() if digest not in in_work]
         if not pages:
             return None
         self._tiers.device.pin([page.page_id for page in pages])
@@ -137,13 +149,13 @@ class Stores:
         known = {page.digest for page in device}
         pages = device + [page for page in host if page.digest not in known]
         lacking = (page.digest for page in pages if not self._tiers.is_stored(page.digest))
-        self._to_flush.extend(lacking)
+        self._to_flush |= dict.fromkeys(lacking)
 
     def believed(self, digests: Sequence[bytes]) -> list[bytes]:
         """Return which of the workers' pages Redis should have, but for those being written now."""
         if not self._max_outstanding:
             return []
-        in_work = {page.digest for store in self._open.values() for page in store.order.pages}
+        in_work = self._in_work()
         return [
             each
             for each in digests
@@ -158,15 +170,16 @@ class Stores:
         """
         self._tiers.unmark_stored(digests)
         if self._policy != "write_back":
-            self._to_flush.extend(digests)
+            self._to_flush |= dict.fromkeys(digests)
 
     def go_on(self) -> list[SendStore]:
         """Write more of what is to be written in the background, as far as few stores are open."""
         orders = []
         at_most = min(MAX_FLUSHING, self._max_outstanding)
         while self._to_flush and len(self._open) < at_most:
-            num_pages = min(self._pages_at_once, len(self._to_flush))
-            digests = [self._to_flush.popleft() for _ in range(num_pages)]
+            digests = list(itertools.islice(self._to_flush, self._pages_at_once))
+            for digest in digests:
+                del self._to_flush[digest]
             tiers: tuple[Tier, ...] = ("device", "host")
             for tier in tiers:
                 lacking = [each for each in digests if not self._tiers.is_stored(each)]
@@ -194,7 +207,7 @@ class Stores:
         store.lacking |= set(range(len(pages))) - set(indices)
         if not store.waiting:
             self._close(store)
-        return _commits(stage, pages, set(indices) - store.withdrawn)
+        return self._commits(stage, pages, set(indices) - store.withdrawn)
 
     def distrust(self, request: Request) -> tuple[bytes, ...]:
         """Let HiCache not know of what an output has brought to be stored; return its digests.
@@ -204,7 +217,10 @@ class Stores:
         if self._policy == "write_through":
             digests = tuple(request.digests[: request.num_pages_stored])
         else:
-            digests = tuple(filter(self._tiers.is_stored, request.digests))
+            in_work = self._in_work()
+            digests = tuple(
+                each for each in request.digests if each in in_work or self._tiers.is_stored(each)
+            )
         self._withdraw(digests)
         return digests
 
@@ -212,6 +228,10 @@ class Stores:
         """Note that nothing will be heard of the open stores."""
         for store in self._open.values():
             self._tiers.unmark_stored(page.digest for page in store.order.pages)
+
+    def _in_work(self) -> set[bytes]:
+        """Return the pages of the open stores."""
+        return {page.digest for store in self._open.values() for page in store.order.pages}
 
     def _withdraw(self, digests: Collection[bytes]) -> None:
         for store in self._open.values():
@@ -238,7 +258,9 @@ class Stores:
         is_pinned: bool = True,
     ) -> SendStore:
         store_id, self._next_id = self._next_id, self._next_id + 1
-        order = SendStore(store_id=store_id, pages=tuple(pages), tier=tier, in_turn=in_turn)
+        order = SendStore(
+            epoch=self._epoch, store_id=store_id, pages=tuple(pages), tier=tier, in_turn=in_turn
+        )
         self._open[store_id] = _Store(
             order=order, is_pinned=is_pinned, waiting=set(range(self._num_stages))
         )
@@ -250,39 +272,39 @@ class Stores:
 
     def _take_filled(self, part: Part) -> list[PageToStore]:
         """Return the pages of a request to be stored that no store has had, and count them."""
-        request = part.request
-        if self._policy == "write_back" or request.generation != self._tiers.device.generation:
+        request, generation = part.request, self._tiers.device.generation
+        if self._policy == "write_back" or request.table.generation != generation:
             return []
         first, last = request.num_pages_stored, part.end // self._page_tokens
         if self._policy == "write_through_selective":
             last = min(last, self._num_hit(request))
         request.num_pages_stored = max(first, last)
-        pages = [self._page(request, index) for index in range(first, last)]
+        pages = [_page(request, index, self._page_tokens) for index in range(first, last)]
         if self._policy == "write_through":
             return pages
         pages = [page for page in pages if not self._tiers.is_stored(page.digest)]
         self._tiers.mark_stored(page.digest for page in pages)
         return pages
 
-    def _page(self, request: Request, index: int) -> PageToStore:
-        return PageToStore(
-            namespace=request.spec.namespace,
-            digest=request.page_digest(index, self._page_tokens),
-            parent=request.page_digest(index - 1, self._page_tokens),
-            page_index=index,
-            page_id=request.page_ids[index],
-        )
+    def _commits(
+        self, stage: int, pages: Sequence[PageToStore], indices: Collection[int]
+    ) -> list[CommitPages]:
+        """Group what a stage wrote by namespace, in order."""
+        by_namespace: dict[bytes, list[PageToStore]] = {}
+        for index in sorted(indices):
+            page = pages[index]
+            by_namespace.setdefault(page.namespace, []).append(page)
+        return [
+            CommitPages(epoch=self._epoch, stage=stage, namespace=namespace, pages=tuple(found))
+            for namespace, found in by_namespace.items()
+        ]
 
 
-def _commits(
-    stage: int, pages: Sequence[PageToStore], indices: Collection[int]
-) -> list[CommitPages]:
-    """Group what a stage wrote by namespace, in order."""
-    by_namespace: dict[bytes, list[PageToStore]] = {}
-    for index in sorted(indices):
-        page = pages[index]
-        by_namespace.setdefault(page.namespace, []).append(page)
-    return [
-        CommitPages(stage=stage, namespace=namespace, pages=tuple(found))
-        for namespace, found in by_namespace.items()
-    ]
+def _page(request: Request, index: int, page_tokens: int) -> PageToStore:
+    return PageToStore(
+        namespace=request.spec.namespace,
+        digest=request.page_digest(index, page_tokens),
+        parent=request.page_digest(index - 1, page_tokens),
+        page_index=index,
+        page_id=request.table.page_ids[index],
+    )

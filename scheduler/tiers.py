@@ -46,6 +46,8 @@ class Tiers:
         prompts. They can be copied until a later order overwrites them. Those that Redis has are
         left out.
         """
+        if not (self.device.has_evicted or self.host.has_news):
+            return [], []
         device, host = self.device.take_evicted(), self.host.take_evicted()
         counts.evicted_pages += len(device)
         counts.host_evicted_pages += len(host)
@@ -86,6 +88,14 @@ class Tiers:
         self.host.forget()
         self._stored.clear()
         return self.device.forget_cached()
+
+    def lose(self, stages: frozenset[int], *, num_host_pages: int) -> None:
+        """Note that some stages hold nothing any more; host memory may be another size by that."""
+        self.device.lose(stages)
+        if self.host.num_pages == num_host_pages:
+            self.host.lose(stages)
+        else:
+            self.host = HostPages(num_host_pages)
 
     def drop_holds(self) -> None:
         """Begin anew with the pages as they are: nobody is left who held any."""

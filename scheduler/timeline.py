@@ -1,17 +1,17 @@
 """When which stage worked on which part of a request: the picture of chunks over stages. Pure.
 
-Kept beside the engine by the shell, one for each epoch: sent for every SendMicrobatch, acked for
-every acknowledgement before the engine hears of it. Workers' clocks are their own; the offset to
-the scheduler's is the least difference seen between hearing an acknowledgement and its stamp, so
-that times err by the fastest way from worker to scheduler. Memory is bounded: one window of
-microbatches, and max_microbatches for each request that runs.
+Kept beside the engine by the shell, one for all routes: sent for every SendMicrobatch, acked for
+every acknowledgement before the engine hears of it. A request's track goes on when it moves to
+another route. Workers' clocks are their own; the offset to the scheduler's is the least difference
+seen between hearing an acknowledgement and its stamp, so that times err by the fastest way from
+worker to scheduler. Memory is bounded: one window of microbatches for each route, and
+max_microbatches for each request that runs.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from array import array
-from collections.abc import Mapping
 
 from scheduler.actions import SendMicrobatch
 
@@ -68,24 +68,34 @@ class _Sent:
     seq_no: int
     microbatch_tokens: int
     predicted_us: tuple[int, ...]
+    offset_us: dict[int, int]
+    """That of its route."""
     acks: dict[int, AckTimes] = dataclasses.field(default_factory=dict)
 
 
+class _Route:
+    """What is in flight on one route, and the clocks of its workers."""
+
+    def __init__(self, num_stages: int) -> None:
+        self.num_stages = num_stages
+        self.offset_us: dict[int, int] = {}
+        """Stage -> the scheduler's clock minus the worker's, never too small."""
+        self.in_flight: dict[int, _Sent] = {}
+        """By seq_no, not acknowledged by all stages."""
+
+
 class Track:
-    """A request's parts in the microbatches of one epoch; grows while it runs, and a little after.
+    """A request's parts in microbatches, of any route; grows while it runs, and a little after.
 
     What stages tell of parts that had been sent comes in also when the request has ended.
     """
 
-    def __init__(
-        self, *, arrived_us: int, offset_us: Mapping[int, int], max_microbatches: int
-    ) -> None:
-        """Begin without parts; offset_us is that of the Timeline and only read."""
+    def __init__(self, *, arrived_us: int, max_microbatches: int) -> None:
+        """Begin without parts."""
         self.arrived_us = arrived_us
         """On the scheduler's clock."""
         self.num_parts = 0
         """All that were sent; the first max_microbatches are kept."""
-        self._offset_us = offset_us
         self._max_microbatches = max_microbatches
         self._spans = array("I")
         """Start and number of tokens of each part in turn; pairs would take five times the room."""
@@ -115,18 +125,19 @@ class Track:
                 num_tokens=num_tokens,
                 microbatch_tokens=sent.microbatch_tokens,
                 stages=tuple(
-                    self._timing(stage, times) for stage, times in sorted(sent.acks.items())
+                    self._timing(stage, times, sent.offset_us[stage])
+                    for stage, times in sorted(sent.acks.items())
                 ),
                 predicted_us=sent.predicted_us,
             )
             for start, num_tokens, sent in spans
         )
 
-    def _timing(self, stage: int, times: AckTimes) -> StageTiming:
+    def _timing(self, stage: int, times: AckTimes, offset_us: int) -> StageTiming:
         """Translate a worker's times to the request's."""
         return StageTiming(
             stage=stage,
-            start_us=times.started_us + self._offset_us[stage] - self.arrived_us,
+            start_us=times.started_us + offset_us - self.arrived_us,
             wait_us=times.wait_us,
             compute_us=times.compute_us,
             send_us=times.send_us,
@@ -134,24 +145,28 @@ class Track:
 
 
 class Timeline:
-    """Records one epoch."""
+    """Records the routes that stand."""
 
-    def __init__(self, *, num_stages: int, max_microbatches: int) -> None:
+    def __init__(self, *, max_microbatches: int) -> None:
         """Keep at most the first max_microbatches of each request."""
-        self._num_stages = num_stages
         self._max_microbatches = max_microbatches
-        self._offset_us: dict[int, int] = {}
-        """Stage -> the scheduler's clock minus the worker's, never too small."""
-        self._in_flight: dict[int, _Sent] = {}
-        """By seq_no, not acknowledged by all stages."""
+        self._routes: dict[int, _Route] = {}
+        """By epoch."""
         self._tracks: dict[str, Track] = {}
         """Of the requests that are followed."""
+
+    def begin(self, epoch: int, num_stages: int) -> None:
+        """Record a route that stands."""
+        self._routes[epoch] = _Route(num_stages)
+
+    def end(self, epoch: int) -> None:
+        """Forget what is in flight on a route that is gone; tracks keep what its stages told."""
+        self._routes.pop(epoch, None)
 
     def follow(self, request_id: str, *, arrived_s: float) -> Track:
         """Record a request until it is left."""
         track = Track(
             arrived_us=to_us(arrived_s),
-            offset_us=self._offset_us,
             max_microbatches=self._max_microbatches,
         )
         self._tracks[request_id] = track
@@ -162,33 +177,42 @@ class Timeline:
         self._tracks.pop(request_id, None)
 
     def sent(self, microbatch: SendMicrobatch) -> None:
-        """Note what a microbatch carries."""
+        """Note what a microbatch carries; nothing if its route is gone."""
+        route = self._routes.get(microbatch.epoch)
+        if route is None:
+            return
         sent = _Sent(
             epoch=microbatch.epoch,
             seq_no=microbatch.seq_no,
             microbatch_tokens=microbatch.num_tokens,
             predicted_us=tuple([round(1000 * ms) for ms in microbatch.predicted_ms]),
+            offset_us=route.offset_us,
         )
-        self._in_flight[microbatch.seq_no] = sent
+        route.in_flight[microbatch.seq_no] = sent
         for entry in microbatch.entries:
             track = self._tracks.get(entry.request_id)
             if track is not None:
                 track.add(entry.start, entry.num_tokens, sent)
 
-    def acked(self, stage: int, seq_no: int, times: AckTimes, *, heard_s: float) -> float | None:
+    def acked(
+        self, epoch: int, stage: int, seq_no: int, times: AckTimes, *, heard_s: float
+    ) -> float | None:
         """Note one stage's times; heard_s is the scheduler's clock. Repeats are dropped.
 
         Returns:
             Predicted over measured compute time, if both are known.
         """
+        route = self._routes.get(epoch)
+        if route is None:
+            return None
         offset_us = to_us(heard_s) - times.acked_us
-        self._offset_us[stage] = min(offset_us, self._offset_us.get(stage, offset_us))
-        sent = self._in_flight.get(seq_no)
+        route.offset_us[stage] = min(offset_us, route.offset_us.get(stage, offset_us))
+        sent = route.in_flight.get(seq_no)
         if sent is None or stage in sent.acks:
             return None
         sent.acks[stage] = times
-        if len(sent.acks) == self._num_stages:
-            del self._in_flight[seq_no]
+        if len(sent.acks) == route.num_stages:
+            del route.in_flight[seq_no]
         is_known = bool(sent.predicted_us) and times.compute_us > 0
         return sent.predicted_us[stage] / times.compute_us if is_known else None
 

@@ -13,12 +13,14 @@ import numpy as np
 import tokenizers
 
 from chunkmesh.errors import ConfigError, InvalidRequest, reason_of
+from chunkmesh.json_text import parse_json
 from chunkmesh.pages import TokenIds
 from scheduler.chat_template import ChatEnd, ChatMessage, ChatTemplate
 from scheduler.detokenizer import Detokenizer
 from scheduler.model_files import Json, ModelFiles
 from scheduler.output_text import OutputText
 from scheduler.stop_strings import StopMatcher
+from scheduler.tokenizer_bounds import check_bounds, no_panic
 
 
 class Tokenizer:
@@ -72,7 +74,7 @@ class Tokenizer:
             raise InvalidRequest("the model has no chat template; send text instead", field="chat")
         text = self._template.render(messages, end)
         self._check_length(text, field="chat")
-        return self._encode(text, add_special_tokens=False)
+        return self._encode(text, add_special_tokens=False, field="chat")
 
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         """Return the text of ids that form a whole output."""
@@ -102,27 +104,47 @@ class Tokenizer:
                 field=field,
             )
 
-    def _encode(self, text: str, *, add_special_tokens: bool) -> TokenIds:
+    def _encode(self, text: str, *, add_special_tokens: bool, field: str = "text") -> TokenIds:
         # encode() would hold the GIL; the batch call releases it.
-        encodings = self._tokenizer.encode_batch_fast([text], add_special_tokens=add_special_tokens)
+        try:
+            with no_panic():
+                encodings = self._tokenizer.encode_batch_fast(
+                    [text], add_special_tokens=add_special_tokens
+                )
+        except ValueError as error:
+            reason = f"the model's tokenizer cannot encode {field}: {error}"
+            raise InvalidRequest(reason, field=field) from error
         return np.array(encodings[0].ids, dtype=np.uint32)
 
     def _id_of(self, token: str | None) -> int | None:
         return None if token is None else self._tokenizer.token_to_id(token)
 
     def _first_id_added(self) -> int | None:
-        """Return the id that tokenizer.json puts before every text, if it does."""
-        bare = self._encode("a", add_special_tokens=False)
-        full = self._encode("a", add_special_tokens=True)
+        """Return the id that tokenizer.json puts before every text, if it does.
+
+        Raises:
+            ConfigError: it cannot encode a single letter.
+        """
+        try:
+            bare = self._encode("a", add_special_tokens=False)
+            full = self._encode("a", add_special_tokens=True)
+        except InvalidRequest as error:
+            raise ConfigError(f"tokenizer.json: {error}") from error
         return int(full[0]) if len(full) > len(bare) else None
 
 
 def _load(files: ModelFiles) -> tokenizers.Tokenizer:
     """Read tokenizer.json."""
+    path = files.tokenizer_path
     try:
-        tokenizer = tokenizers.Tokenizer.from_buffer(files.tokenizer_path.read_bytes())
+        content = path.read_bytes()
+        with no_panic():
+            tokenizer = tokenizers.Tokenizer.from_buffer(content)
+        check_bounds(parse_json(content))
     except (OSError, ValueError) as error:
-        raise ConfigError(f"{files.tokenizer_path} cannot be read: {reason_of(error)}") from error
+        raise ConfigError(f"{path} cannot be read: {reason_of(error)}") from error
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from error
     # Limits that a training run left in the file would cut prompts.
     tokenizer.no_truncation()
     tokenizer.no_padding()

@@ -31,6 +31,7 @@ MAX_STOP_CHARS = 256
 MAX_STOP_IDS = 256
 DEFAULT_MAX_NEW_TOKENS = 128
 
+_IDS_AT_ONCE = 1 << 14
 _TOKEN_BYTES = 20
 """Room that one output token may need in the complete message for its id, text and probability."""
 _TOP_BYTES = 8
@@ -118,8 +119,15 @@ def parse_ids_le(data: bytes) -> TokenIds:
 
 
 def parse_ids(ids: Sequence[int]) -> TokenIds:
-    """Copy ids of a protobuf field, each already within 32 bits."""
-    return np.fromiter(ids, dtype=np.uint32, count=len(ids))
+    """Copy ids of a protobuf field, each already within 32 bits.
+
+    In slices, for numpy does not let other threads run while it iterates.
+    """
+    parsed = np.empty(len(ids), dtype=np.uint32)
+    for first in range(0, len(ids), _IDS_AT_ONCE):
+        part = ids[first : first + _IDS_AT_ONCE]
+        parsed[first : first + len(part)] = np.fromiter(part, dtype=np.uint32, count=len(part))
+    return parsed
 
 
 def check_prompt(ids: TokenIds, door: Door, *, field: str) -> None:

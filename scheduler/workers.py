@@ -1,4 +1,4 @@
-"""The attached workers: their streams, what they say, and the route that they form.
+"""The attached workers: their streams, what they say, and the routes that they form.
 
 Everything runs on one asyncio loop; nothing here awaits a worker. What concerns requests is handed
 to on_event as the engine's events, in the order heard.
@@ -7,40 +7,50 @@ to on_event as the engine's events, in the order heard.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import assert_never
 
 import structlog
 
 from chunkmesh.pages import Namespace
 from chunkmesh.v1 import stage_pb2 as pb
-from scheduler import codec, events
-from scheduler.fit_report import tell_fits
-from scheduler.metrics import observe_prediction
-from scheduler.page_keying import PageKeying
-from scheduler.pipeline_time import LinkTime
-from scheduler.registry import (
+from scheduler import codec, events, route_metrics
+from scheduler.decisions import (
     Decision,
-    Registry,
+    RouteAwaited,
     RouteBroke,
     RouteStands,
     SendConnect,
     SendJoin,
-    WorkerHello,
+    SendReleased,
+    SendStandBy,
 )
-from scheduler.stage_fit import StageFit, pipeline_latency
+from scheduler.live_route import LiveRoute, LiveRoutes
+from scheduler.metrics import observe_prediction
+from scheduler.page_keying import PageKeying
+from scheduler.prospect import Patience
+from scheduler.registry import Registry
+from scheduler.route_metrics import LossCause
+from scheduler.stage_fit import StageFit
 from scheduler.timeline import Timeline
+from scheduler.worker_hello import WorkerHello
 from scheduler.worker_stream import WorkerStream
+from scheduler.worker_streams import WorkerStreams
 
 _log = structlog.get_logger(__name__)
-_MAX_TIMELINE = 4096
-"""Microbatches that are kept of each request's timeline."""
-LOOK_S = 0.1
-"""Time between two looks at the clock."""
-REFORM_S = 1.0
-"""Pause before a route that failed is formed again."""
+_TAKES_NOTHING = "it does not take its orders"
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerLimits:
+    """How long is waited for workers."""
+
+    silence_s: float
+    """Longest that one may say nothing."""
+    patience: Patience
 
 
 class Workers:
@@ -55,28 +65,31 @@ class Workers:
         keying: PageKeying,
     ) -> None:
         """Start without workers."""
-        self.fits: tuple[StageFit, ...] = ()
-        """Of the stages of the route that stands or stood last."""
         self.registry = registry
+        self._live = LiveRoutes()
         self.namespace: Namespace | None = None
-        """Of the route that stands or stood last."""
-        self.timeline = Timeline(num_stages=0, max_microbatches=0)
-        """Of the epoch that stands or stood last."""
+        """Of the route that was begun last; all that stand have the same."""
         self._on_event = on_event
         self._max_microbatch_tokens = max_microbatch_tokens
         self._keying = keying
-        self._streams: dict[str, WorkerStream] = {}
+        self._streams = WorkerStreams()
         self._fits: dict[str, StageFit] = {}
         """Of attached workers."""
-        self._looked_s = time.monotonic()
-        """When look_at_clock was last called."""
 
     @property
-    def route(self) -> list[WorkerHello]:
-        """The workers of the standing route by stage; empty if none stands."""
-        if self.registry.reason():
-            return []
-        return [self.registry.workers[each] for each in self.registry.route]
+    def routes(self) -> Mapping[int, LiveRoute]:
+        """Those that stand, by epoch, the longest standing first."""
+        return self._live.by_epoch
+
+    @property
+    def timeline(self) -> Timeline:
+        """Of all routes."""
+        return self._live.timeline
+
+    def route(self, epoch: int) -> list[WorkerHello]:
+        """Return the workers of a route by stage; empty if it does not stand any more."""
+        live = self.routes.get(epoch)
+        return [] if live is None else list(live.workers)
 
     @property
     def has_secret(self) -> bool:
@@ -98,59 +111,70 @@ class Workers:
         now_s = time.monotonic()
         self.lose(hello.worker_id, "attached again")
         decisions = self.registry.attach(hello, now_s)
-        stream = WorkerStream(worker_id=hello.worker_id, last_heard_s=now_s)
-        self._streams[hello.worker_id] = stream
+        stream = self._streams.open(hello.worker_id, now_s)
         self._fits[hello.worker_id] = fit
         _log.info("worker attached", worker=hello.worker_id, layers=str(hello.layers))
         self._decide(decisions)
         return stream
 
-    def lose(self, worker_id: str, reason: str) -> None:
+    def lose(self, worker_id: str, reason: str, cause: LossCause = "ended") -> None:
         """Give a worker up."""
-        stream = self._streams.pop(worker_id, None)
+        stream = self._streams.pop(worker_id)
         if stream is None:
             return
         self._fits.pop(worker_id)
         layers = self.registry.workers[worker_id].layers
-        _log.warning("worker lost", worker=worker_id, layers=str(layers), reason=reason)
+        if worker_id in self.registry.leaving:
+            _log.info("worker left", worker=worker_id, layers=str(layers))
+        else:
+            _log.warning("worker lost", worker=worker_id, layers=str(layers), reason=reason)
+            route_metrics.count_lost_worker(cause)
         stream.give_up(reason)
         text = f"the worker of layers {layers} was lost: {reason}"
-        self._decide(self.registry.lose(worker_id, text, time.monotonic()))
+        self._decide(self.registry.lose(worker_id, text, time.monotonic()), cause)
 
-    def lose_stream(self, stream: WorkerStream, reason: str) -> None:
+    def lose_stream(self, stream: WorkerStream, reason: str, cause: LossCause = "ended") -> None:
         """Give a worker up whose stream ended, unless it has attached again by another one."""
         if self._streams.get(stream.worker_id) is stream:
-            self.lose(stream.worker_id, reason)
+            self.lose(stream.worker_id, reason, cause)
 
-    def close(self) -> None:
-        """Give all workers up because the scheduler ends; they will look for another one."""
-        for worker_id in list(self._streams):
-            self.lose(worker_id, "the scheduler is shutting down")
+    def fence(self, epoch: int, stage: int, reason: str) -> None:
+        """Give up, in a moment, a worker beyond a deadline; nothing if its route is gone.
 
-    def look_at_clock(self, timeout_s: float) -> None:
-        """Give up workers that have been silent too long; form a route if one is due.
+        It may attach again, and is then as good as new. Not at once, because whoever asks is in the
+        middle of what the engine has said.
+        """
+        live = self.routes.get(epoch)
+        stream = None if live is None else self._streams.get(live.workers[stage].worker_id)
+        if stream is not None:
+            asyncio.get_running_loop().call_soon(self.lose_stream, stream, reason, "fenced")
 
-        Time in which this loop itself stood still is nobody's silence: what workers said meanwhile
-        is still unread.
+    def close(self, reason: str = "the scheduler is shutting down") -> None:
+        """Give all workers up; they will look for another scheduler."""
+        streams = self._streams.pop_all()
+        for stream in streams:
+            stream.give_up(reason)
+        for stream in streams:
+            self._decide(self.registry.lose(stream.worker_id, reason, time.monotonic()))
+
+    def look_at_clock(self, timeout_s: float) -> float:
+        """Give up workers that have been silent too long; form routes that are due.
+
+        Return for how long this loop itself stood still.
         """
         now_s = time.monotonic()
-        deaf_s = max(0.0, now_s - self._looked_s - LOOK_S)
-        self._looked_s = now_s
-        for stream in list(self._streams.values()):
-            stream.last_heard_s = min(now_s, stream.last_heard_s + deaf_s)
-            silent_s = now_s - stream.last_heard_s
-            if silent_s > timeout_s:
-                self.lose(stream.worker_id, f"silent for {silent_s:.1f} s")
+        for worker_id, silent_s in self._streams.silent(now_s, timeout_s):
+            self.lose(worker_id, f"silent for {silent_s:.1f} s", "silent")
         self._decide(self.registry.tick(now_s))
+        return self._streams.deaf_s
 
-    def send(self, orders: Sequence[pb.AttachResponse]) -> None:
-        """Queue one order for each stage of the route."""
-        for worker_id, order in zip(self.registry.route, orders, strict=True):
-            self._send(worker_id, order)
-
-    def broadcast(self, order: pb.AttachResponse) -> None:
-        """Queue the same order for every stage of the route."""
-        self.send([order] * len(self.registry.route))
+    def send(self, epoch: int, orders: Sequence[pb.AttachResponse | None]) -> None:
+        """Queue one order for each stage of a route that has any; nothing if it is gone."""
+        live = self.routes.get(epoch)
+        if live is not None:
+            for worker, order in zip(live.workers, orders, strict=True):
+                if order is not None:
+                    self._send(worker.worker_id, order)
 
     def hear(self, stream: WorkerStream, message: pb.AttachRequest) -> None:
         """Take one message of an attached worker."""
@@ -165,19 +189,17 @@ class Workers:
                 self._decide(self.registry.join_ready(worker_id, message.join_ready.epoch))
             case "joined":
                 said = message.joined
-                self._decide(
-                    self.registry.joined(worker_id, said.epoch, said.transport, said.rtt_us)
-                )
+                link = codec.link_from(said)
+                now_s = stream.last_heard_s
+                self._decide(self.registry.joined(worker_id, said.epoch, link, now_s))
             case "fault":
                 self._hear_fault(worker_id, message.fault)
+            case "leaving":
+                layers = str(self.registry.workers[worker_id].layers)
+                _log.info("worker is leaving", worker=worker_id, layers=layers)
+                self._decide(self.registry.leave(worker_id, stream.last_heard_s), "left")
             case _:
                 pass
-
-    def _stage_of(self, worker_id: str) -> int | None:
-        """Return the worker's place in the standing route."""
-        registry = self.registry
-        stands = not registry.reason() and worker_id in registry.route
-        return registry.route.index(worker_id) if stands else None
 
     def _hear_ack(self, worker_id: str, ack: pb.Ack) -> None:
         """Record when a stage worked, and let the engine go on.
@@ -185,102 +207,109 @@ class Workers:
         Raises:
             InvariantViolated: the worker broke the protocol.
         """
-        stage = self._stage_of(worker_id)
-        if stage is None or ack.epoch != self.registry.epoch:
+        live = self.routes.get(ack.epoch)
+        stage = None if live is None else live.stage_of(worker_id)
+        if stage is None:
             return
         acked = codec.acked_from(ack, stage)
         times = codec.times_from(ack)
-        ratio = self.timeline.acked(stage, ack.seq_no, times, heard_s=time.monotonic())
+        heard_s = time.monotonic()
+        ratio = self.timeline.acked(ack.epoch, stage, ack.seq_no, times, heard_s=heard_s)
         if ratio is not None:
             observe_prediction(stage, ratio)
         self._on_event(acked)
 
     def _hear_cache(self, worker_id: str, message: pb.AttachRequest) -> None:
-        """Let the engine know what a stage has read or written."""
-        stage = self._stage_of(worker_id)
-        if stage is None:
+        """Let the engine know what a stage has read or written.
+
+        It speaks of the epoch that it is in: what it had to say of the one before came before its
+        JoinReady.
+        """
+        for live in self.routes.values():
+            stage = live.stage_of(worker_id)
+            if stage is None:
+                continue
+            if message.WhichOneof("event") == "load_done":
+                self._on_event(codec.loaded_from(message.load_done, live.epoch, stage))
+            else:
+                self._on_event(codec.stored_from(message.store_done, live.epoch, stage))
             return
-        epoch = self.registry.epoch
-        if message.WhichOneof("event") == "load_done":
-            self._on_event(codec.loaded_from(message.load_done, epoch, stage))
-        else:
-            self._on_event(codec.stored_from(message.store_done, epoch, stage))
 
     def _hear_fault(self, worker_id: str, fault: pb.Fault) -> None:
         """Dissolve the route of a worker that cannot go on."""
         layers = self.registry.workers[worker_id].layers
         _log.warning("stage fault", worker=worker_id, layers=str(layers), reason=fault.reason)
         text = f"the stage of layers {layers} failed: {fault.reason}"
-        self._decide(self.registry.fault(worker_id, fault.epoch, text, time.monotonic()))
+        side = codec.side_from(fault)
+        now_s = time.monotonic()
+        decisions = self.registry.fault(worker_id, fault.epoch, text, now_s, side=side)
+        self._decide(decisions, "fault")
 
-    def _decide(self, decisions: list[Decision]) -> None:
-        """Do what the registry has decided."""
+    def _decide(self, decisions: list[Decision], cause: events.LossCause = "ended") -> None:
+        """Do what the registry has decided; cause is that of routes that broke."""
         for decision in decisions:
             match decision:
                 case SendJoin():
                     self._join(decision)
                 case SendConnect():
                     self._send(decision.worker_id, codec.connect_order(decision))
+                case SendStandBy() | SendReleased():
+                    self._send(decision.worker_id, codec.rest_order(decision))
                 case RouteStands():
                     self._stands(decision)
                 case RouteBroke():
-                    _log.warning("route lost", epoch=self.registry.epoch, reason=decision.reason)
-                    self._on_event(events.RouteLost(reason=decision.reason))
+                    self._broke(decision, cause)
+                case RouteAwaited():
+                    self._await(decision)
                 case _:
                     assert_never(decision)
+        if decisions:
+            route_metrics.show_workers(self.registry)
 
     def _join(self, join: SendJoin) -> None:
         """Send a Join with what the whole route has in common."""
-        self.namespace = Namespace(
-            fingerprint=join.fingerprint,
-            kv_dtype=self.registry.workers[join.worker_id].dtype,
-            page_tokens=self.registry.page_tokens,
-            rope=self._keying.rope,
-            secret=self._keying.secret,
-        )
+        dtype, page_tokens = self.registry.workers[join.worker_id].dtype, self.registry.page_tokens
+        self.namespace = self._keying.namespace(join.fingerprint, dtype, page_tokens)
         order = codec.join_order(
-            join,
-            page_tokens=self.registry.page_tokens,
-            max_microbatch_tokens=self._max_microbatch_tokens,
+            join, page_tokens=page_tokens, max_microbatch_tokens=self._max_microbatch_tokens
         )
         self._send(join.worker_id, order)
 
-    def _stands(self, route: RouteStands) -> None:
+    def _stands(self, stands: RouteStands) -> None:
         """Tell the engine that it may send."""
-        num_stages = len(route.worker_ids)
-        _log.info("route stands", epoch=route.epoch, stages=num_stages, pages=route.num_pages)
-        self.timeline = Timeline(num_stages=num_stages, max_microbatches=_MAX_TIMELINE)
-        self.fits = tuple(self._fits[worker_id] for worker_id in route.worker_ids)
-        tell_fits(self.fits)
-        self._on_event(
-            events.RouteFormed(
-                epoch=route.epoch,
-                num_stages=num_stages,
-                num_pages=route.num_pages,
-                latency=pipeline_latency(self.fits),
-                page_bytes=tuple(
-                    worker.kv_bytes_per_token * self.registry.page_tokens for worker in self.route
-                ),
-                num_host_pages=route.num_host_pages,
-                pool_ids=route.pool_ids,
-                chunk_alignment_tokens=max(each.chunk_alignment_tokens for each in self.route),
-                link=LinkTime(latency_ms=self.registry.link_latency_ms()),
-            )
+        live = LiveRoute(
+            stands=stands,
+            workers=tuple(self.registry.workers[each] for each in stands.worker_ids),
+            fits=tuple(self._fits[each] for each in stands.worker_ids),
+            since_s=time.monotonic(),
         )
+        self._live.add(live)
+        self._on_event(live.formed(self.registry.page_tokens))
+
+    def _broke(self, broke: RouteBroke, cause: events.LossCause) -> None:
+        """Tell the engine that nothing more comes of a route."""
+        self._live.remove(broke.epoch, broke.reason)
+        lost = events.RouteLost(epoch=broke.epoch, reason=broke.reason, cause=cause)
+        self._on_event(lost)
+
+    def _await(self, awaited: RouteAwaited) -> None:
+        """Tell the engine how long requests may wait."""
+        wait_s, reason, is_announced = awaited.wait_s, awaited.reason, awaited.is_announced
+        _log.info("route awaited", wait_s=round(wait_s, 3), reason=reason)
+        self._on_event(events.RouteAwaited(wait_s=wait_s, reason=reason, is_announced=is_announced))
 
     def _send(self, worker_id: str, order: pb.AttachResponse) -> None:
         """Queue an order for a worker; give up one that does not take its orders."""
         stream = self._streams.get(worker_id)
         if stream is not None and not stream.send(order):
-            reason = "it does not take its orders"
-            asyncio.get_running_loop().call_soon(self.lose_stream, stream, reason)
+            asyncio.get_running_loop().call_soon(self.lose_stream, stream, _TAKES_NOTHING)
 
 
-def new_registry(*, model_layers: int, page_tokens: int) -> Registry:
+def new_registry(model_layers: int, page_tokens: int, patience: Patience) -> Registry:
     """Make a registry with random pairing tokens."""
     return Registry(
         model_layers=model_layers,
         page_tokens=page_tokens,
         new_token=lambda: secrets.token_bytes(16),
-        retry_s=REFORM_S,
+        patience=patience,
     )

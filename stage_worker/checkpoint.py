@@ -7,7 +7,6 @@ opened, so a worker's machine needs no other shards.
 from __future__ import annotations
 
 import contextlib
-import json
 import pathlib
 from collections.abc import Iterator
 from typing import Any, Self
@@ -16,6 +15,7 @@ import safetensors
 import torch
 
 from chunkmesh.errors import ConfigError
+from chunkmesh.json_text import parse_json
 from stage_worker.tensor_specs import TensorSpec, is_unknown, layer_of
 
 _INDEX = "model.safetensors.index.json"
@@ -136,7 +136,7 @@ class Checkpoint:
 
 def _read_index(path: pathlib.Path) -> dict[str, str]:
     try:
-        weight_map = json.loads(path.read_text(encoding="utf-8"))["weight_map"]
+        weight_map = parse_json(path.read_text(encoding="utf-8"))["weight_map"]
         files = {str(name): str(file_name) for name, file_name in weight_map.items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ConfigError(f"{path} is not an index of safetensors files: {error!r}") from error

@@ -34,7 +34,9 @@ DTYPES = {
 }
 
 
-def hello_message(identity: Identity, *, data_address: str, transport: str) -> pb.AttachRequest:
+def hello_message(
+    identity: Identity, *, data_address: str, transport: str, seen_epoch: int = 0
+) -> pb.AttachRequest:
     """Write the first message of a stream."""
     description = identity.description
     return pb.AttachRequest(
@@ -63,6 +65,8 @@ def hello_message(identity: Identity, *, data_address: str, transport: str) -> p
             ],
             profile=map(_profile_point, identity.profile),
             chunk_alignment_tokens=description.chunk_alignment_tokens,
+            peer=identity.peer.address if identity.peer else "",
+            seen_epoch=seen_epoch,
         )
     )
 

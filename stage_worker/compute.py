@@ -29,7 +29,7 @@ from stage_worker.stage import Stage
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class UseStage:
-    """Let somebody else use the stage for a while, before the first epoch."""
+    """Let somebody else use the stage for a while, outside of epochs."""
 
     run: Callable[[Stage], object]
     """Called on the compute thread."""
@@ -44,6 +44,9 @@ class BeginEpoch:
     page_tokens: int
     done: Callable[[], object]
     """Called on the compute thread when the pool stands."""
+    is_over: Callable[[], bool] = lambda: False
+    """Whether the epoch has been left; its microbatches are then dropped. Called on the compute
+    thread."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,6 +129,8 @@ class Compute:
         self._links = UseLinks(inbound=None, outbound=None)
         self._epoch: int | None = None
         """None while there is no epoch, or after it broke."""
+        self._is_over: Callable[[], bool] = lambda: False
+        """Of that epoch."""
         self._thread = threading.Thread(target=self._run, name="compute", daemon=True)
 
     def start(self) -> None:
@@ -160,7 +165,7 @@ class Compute:
             case BeginEpoch():
                 self._completions.drain()
                 self._allocate(order)
-                self._epoch = order.epoch
+                self._epoch, self._is_over = order.epoch, order.is_over
                 self._links = UseLinks(inbound=None, outbound=None)
                 order.done()
             case UseLinks():
@@ -178,7 +183,7 @@ class Compute:
 
     def _run_microbatch(self, microbatch: Microbatch) -> None:
         """Run one microbatch of the current epoch; a broken link ends the epoch."""
-        if microbatch.epoch != self._epoch:
+        if microbatch.epoch != self._epoch or self._is_over():
             return
         try:
             self._forward(microbatch)

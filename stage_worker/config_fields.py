@@ -8,9 +8,9 @@ from typing import Any
 from chunkmesh.errors import ConfigError
 
 Fields = Mapping[str, Any]
-_MOST = 2**31 - 1
-_LARGEST = 1e30
-"""No field of any model is near them; they keep later arithmetic within what numbers can hold."""
+_MOST = 2**24
+_SMALLEST, _LARGEST = 1e-30, 1e30
+"""No field of any model is near them; these keep later arithmetic within what numbers can hold."""
 
 
 def count(
@@ -48,14 +48,14 @@ def number(raw: Fields, field: str, *, default: float | None = None) -> float:
 
 
 def positive(raw: Fields, field: str, *, default: float | None = None) -> float:
-    """Return a number > 0, at most 1e30; an absent or null field has the default.
+    """Return a number from 1e-30 to 1e30; an absent or null field has the default.
 
     Raises:
         ConfigError: there is none, or something else.
     """
     value = number(raw, field, default=default)
-    if value == 0:
-        raise ConfigError(f"config.json: {field}={value!r} must be above 0")
+    if value < _SMALLEST:
+        raise ConfigError(f"config.json: {field}={value!r} must be above 0, >= {_SMALLEST}")
     return value
 
 

@@ -9,6 +9,8 @@ from chunkmesh.errors import ConfigError
 from stage_worker.config_fields import Fields, choice, count, flag, items, positive
 
 ExpertsKind = Literal["qwen3", "deepseek2", "deepseek3"]
+_MOST_EXPERTS = 4096
+"""In a layer; each has tensors of its own that are looked for by name."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +75,7 @@ def _num_experts(raw: Fields) -> int:
     """Read the number of experts, which tools have written under several names."""
     for field in ("num_experts", "n_routed_experts", "num_local_experts"):
         if raw.get(field) is not None:
-            return count(raw, field)
+            return count(raw, field, most=_MOST_EXPERTS)
     raise ConfigError("config.json states no num_experts, n_routed_experts or num_local_experts")
 
 

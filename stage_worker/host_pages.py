@@ -13,6 +13,7 @@ import torch
 
 from chunkmesh.errors import ConfigError, InvariantViolated
 from chunkmesh.page_record import Bytes
+from stage_worker.free_memory import free_host_bytes
 
 
 class HostPages:
@@ -24,6 +25,12 @@ class HostPages:
         Raises:
             ConfigError: there is not so much.
         """
+        free_bytes = free_host_bytes()
+        if free_bytes is not None and num_bytes > free_bytes:
+            raise ConfigError(
+                f"{num_bytes} bytes of host memory for pages, but {free_bytes} are free: "
+                "--hicache-ratio or --hicache-size is too large"
+            )
         try:
             self._memory_B = torch.empty(num_bytes, dtype=torch.uint8, pin_memory=pinned)
         except RuntimeError as error:

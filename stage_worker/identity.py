@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
+from stage_worker.preferred_peer import PreferredPeer
 from stage_worker.profile_plan import ProfilePoint
 from stage_worker.stage import StageDescription
 
@@ -18,7 +19,7 @@ class Identity:
     kv_capacity_tokens: int
     host_capacity_tokens: int
     """Of its host memory for pages."""
-    peer: str | None
-    """Preferred address of the next stage."""
+    peer: PreferredPeer | None
+    """Where it would rather send its activations; None on the last stage."""
     profile: tuple[ProfilePoint, ...] = ()
     """What microbatches take; empty if that was not measured."""

@@ -7,16 +7,15 @@ import dataclasses
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-import structlog
 import torch
 
 from chunkmesh.errors import LinkError
 from chunkmesh.transports.base import LinkSpec, Receiver, Sender, Transport
 from chunkmesh.transports.slots import InboundSlots, OutboundSlots
 from chunkmesh.v1 import stage_pb2 as pb
+from stage_worker.preferred_peer import PreferredPeer
 from stage_worker.stage import StageDescription
 
-_log = structlog.get_logger(__name__)
 _CPU_SLOTS, _DEVICE_SLOTS = 2, 3
 """Activations that an end of a link holds; a device has one microbatch more at a time."""
 
@@ -35,6 +34,15 @@ class Formed:
     rtt_us: int
 
 
+class NotFormed(Exception):
+    """A link could not be made."""
+
+    def __init__(self, side: pb.FaultSide.ValueType, reason: str) -> None:
+        """Say which one."""
+        super().__init__(reason)
+        self.side = side
+
+
 class Links:
     """The links of one epoch; closed for good when the next one begins."""
 
@@ -44,11 +52,11 @@ class Links:
         join: pb.Join,
         transport: Transport,
         description: StageDescription,
-        peer: str | None,
-        on_fault: Callable[[str], None],
+        peer: PreferredPeer | None,
+        on_fault: Callable[[pb.FaultSide.ValueType, str], None],
         spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]],
     ) -> None:
-        """Prepare for a Join; peer is the preferred address of the next stage.
+        """Prepare for a Join; peer is where the next stage may be, None leaves that to the Join.
 
         spawn makes the links' tasks, and sees to it that a bug in one is not lost.
         """
@@ -78,33 +86,46 @@ class Links:
         """Dial the next stage and wait for the one before.
 
         Raises:
-            LinkError: the next stage cannot be reached.
+            NotFormed: one of them cannot be reached.
         """
         formed = Formed(transport="", rtt_us=0)
         if self._join.stage_index < self._join.num_stages - 1:
-            sender = await self._dial(self._outbound_spec)
-            self._ends.append(sender)
-            self.outbound = OutboundSlots(
-                sender,
-                self._outbound_spec,
-                num_slots=self._num_slots,
-                device=self._device,
-                on_fault=self._fault,
-            )
-            self._tasks.append(self._spawn(self.outbound.run()))
-            formed = Formed(transport=sender.transport, rtt_us=sender.rtt_us)
+            try:
+                formed = await self._connect_outbound()
+            except LinkError as error:
+                raise NotFormed(pb.FAULT_SIDE_OUTBOUND, str(error)) from error
         if self._accept is not None:
-            receiver = await self._accept
-            self._ends.append(receiver)
-            self.inbound = InboundSlots(
-                receiver,
-                self._inbound_spec,
-                num_slots=self._num_slots,
-                device=self._device,
-                on_fault=self._fault,
-            )
-            self._tasks.append(self._spawn(self.inbound.run()))
+            try:
+                self._use_inbound(await self._accept)
+            except LinkError as error:
+                raise NotFormed(pb.FAULT_SIDE_INBOUND, str(error)) from error
         return formed
+
+    async def _connect_outbound(self) -> Formed:
+        """Dial the next stage."""
+        sender = await self._dial(self._outbound_spec)
+        self._ends.append(sender)
+        self.outbound = OutboundSlots(
+            sender,
+            self._outbound_spec,
+            num_slots=self._num_slots,
+            device=self._device,
+            on_fault=lambda error: self._on_fault(pb.FAULT_SIDE_OUTBOUND, str(error)),
+        )
+        self._tasks.append(self._spawn(self.outbound.run()))
+        return Formed(transport=sender.transport, rtt_us=sender.rtt_us)
+
+    def _use_inbound(self, receiver: Receiver) -> None:
+        """Begin to receive."""
+        self._ends.append(receiver)
+        self.inbound = InboundSlots(
+            receiver,
+            self._inbound_spec,
+            num_slots=self._num_slots,
+            device=self._device,
+            on_fault=lambda error: self._on_fault(pb.FAULT_SIDE_INBOUND, str(error)),
+        )
+        self._tasks.append(self._spawn(self.inbound.run()))
 
     async def close(self) -> None:
         """Close both links and wake whoever waits on them."""
@@ -140,20 +161,8 @@ class Links:
         )
 
     async def _dial(self, spec: LinkSpec) -> Sender:
-        """Dial the preferred address, and the scheduler's if that is not the next stage."""
+        """Dial the preferred address if there is one, and the scheduler's."""
         address = self._join.next_address
-        if self._peer is not None and self._peer != address:
-            try:
-                return await self._transport.dial(self._peer, spec)
-            except LinkError as error:
-                _log.warning(
-                    "preferred peer is not the next stage",
-                    peer=self._peer,
-                    reason=str(error),
-                    using=address,
-                )
-        return await self._transport.dial(address, spec)
-
-    def _fault(self, error: LinkError) -> None:
-        """Report that a link broke by itself."""
-        self._on_fault(str(error))
+        if self._peer is None:
+            return await self._transport.dial(address, spec)
+        return await self._peer.dial(self._transport, spec, address)

@@ -51,6 +51,7 @@ def describe(
         config_digest=config.digest(),
         device=str(device),
         hardware=_hardware(device),
+        vocab_size=config.vocab_size,
         backends=backends,
     )
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from chunkmesh.coverage import MAX_MODEL_LAYERS
 from chunkmesh.errors import ConfigError
+from chunkmesh.json_text import parse_json
 from stage_worker.architectures import Architecture, find_architecture
 from stage_worker.config_fields import Fields, choice, count, flag, items, positive
 from stage_worker.experts_config import ExpertsConfig, parse_experts
@@ -82,7 +83,7 @@ def read_model_config(model_path: pathlib.Path) -> ModelConfig:
     """
     path = model_path / "config.json"
     try:
-        raw = json.loads(path.read_text(encoding="utf-8"))
+        raw = parse_json(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(
             f"cannot read {path}: {error.strerror}; is this a model folder?"

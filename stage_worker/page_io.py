@@ -180,10 +180,11 @@ class PageIO:
             if job.epoch != self._epoch:
                 return
             num_room = (self._max_store_bytes - self._store_bytes) // job.page_bytes
-            pages = job.pages[: num_room if self._access.takes_pages else 0]
+            is_open = self._access.takes_pages
+            pages = job.pages[: num_room if is_open else 0]
             num_bytes = len(pages) * job.page_bytes
             self._store_bytes += num_bytes
-        _DROPPED_PAGES.inc(len(job.pages) - len(pages))
+        (_DROPPED_PAGES if is_open else _REFUSED_PAGES).inc(len(job.pages) - len(pages))
         memory = PageMemory()
         copies = tuple(encoded(page, job, self._layers, memory) for page in pages)
         with self._changed:
@@ -229,8 +230,7 @@ class PageIO:
 
     def _run_load(self, job: LoadJob, store: PageStore | None) -> None:
         room = job.staged.pages
-        bad: tuple[bytes, ...] = ()
-        reason = "no room"
+        bad, reason = tuple[bytes, ...](), "no room"
         for group in growing_groups(len(room), room[0].nbytes if len(room) else 1):
             if not self._staging.wants(job.staged):
                 return

@@ -50,6 +50,8 @@ def parse_rope(raw: Fields) -> RopeConfig:
     """
     settings, kind = _merge(raw)
     theta = positive(settings, "rope_theta")
+    if theta < 1 or (kind == "yarn" and theta == 1):
+        raise ConfigError(f"rope_theta={theta!r} must be at least 1, and above that for yarn")
     if kind == "default":
         return RopeConfig(theta=theta)
     if kind == "linear":

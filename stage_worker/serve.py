@@ -9,26 +9,32 @@ from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
+import structlog
 import torch
 
 from chunkmesh import __version__, side_door
 from chunkmesh.cache_folder import user_cache_folder
 from chunkmesh.grpc_server import GrpcServer
+from chunkmesh.kv_login import kv_login
 from chunkmesh.kv_store import KvStore
 from chunkmesh.side_door import Readiness
 from chunkmesh.transports.create import create
+from chunkmesh.trust.access import Door, Role
+from chunkmesh.trust.guard import Guard
 from stage_worker.device import choose_device
 from stage_worker.device_start import DeviceLimits, DeviceStart
 from stage_worker.host_pages import HostPages
 from stage_worker.kernel_cache import use_kernel_cache
 from stage_worker.model_stage import load_stage
 from stage_worker.paged.load import load_paged_stage
+from stage_worker.place import NOWHERE, Duty
 from stage_worker.settings import WorkerSettings
 from stage_worker.stage import Stage
 from stage_worker.start_profile import KeptProfile, profile_limits
 from stage_worker.weight_choice import WeightChoice
 from stage_worker.worker import Capacity, Worker
 
+_log = structlog.get_logger(__name__)
 _IO_THREADS = 2
 _ALMOST = 0.99
 """Most that /ready says before the stage stands."""
@@ -48,13 +54,12 @@ class _Progress:
     """What is measured after that, if it is."""
     worker: Worker | None = None
     """Who looks for a scheduler after that."""
-    serving: bool = False
-    """Whether this worker is a connected stage of a route."""
 
     def readiness(self) -> Readiness:
         """Answer /ready."""
-        if self.serving:
-            return Readiness(ready=True, state="serving")
+        place = NOWHERE if self.worker is None else self.worker.place
+        if place.duty is not Duty.NONE:
+            return Readiness(ready=place.is_ready, state=place.duty.value, reason=place.reason)
         if self.loaded < 1:
             reason = "weights are being loaded"
             return Readiness(ready=False, state="loading", reason=reason, progress=self.loaded)
@@ -62,23 +67,25 @@ class _Progress:
             begun = None if step is None else step.readiness()
             if begun is not None:
                 return begun
-        reason = (self.worker and self.worker.lost_reason) or "loaded, but no route stands"
-        return Readiness(ready=False, state="waiting", reason=reason, progress=1.0)
+        reason = (self.worker and self.worker.lost_reason) or place.reason
+        return Readiness(ready=False, state=place.duty.value, reason=reason, progress=1.0)
 
 
 async def serve(settings: WorkerSettings, stop: asyncio.Event) -> None:
-    """Run a stage worker until stop is set.
+    """Run a stage worker until stop is set and the mesh has let it go.
 
     Raises:
         ConfigError: model, layers or an address do not do, or the scheduler refuses this worker.
     """
     progress = _Progress()
-    health = GrpcServer()
-
-    def on_ready(ready: bool) -> None:
-        progress.serving = ready
-        health.set_serving(serving=ready)
-
+    mesh = settings.mesh_tls(Role.WORKER)
+    health = GrpcServer(guard=Guard(door=Door.WORKER, tls=mesh, is_mutual=mesh is not None))
+    if mesh is not None and settings.transport == "ucx" and not settings.data_address.is_loopback:
+        _log.warning(
+            "activations are not encrypted: the network of UCX must be private",
+            data_address=str(settings.data_address),
+            remedy="--transport grpc; see docs/security.md",
+        )
     async with contextlib.AsyncExitStack() as stack:
         app = side_door.app(
             readiness=progress.readiness,
@@ -95,39 +102,64 @@ async def serve(settings: WorkerSettings, stop: asyncio.Event) -> None:
         device = torch.device(stage.description.device)
         worker = Worker(
             stage=stage,
-            transport=create(settings.transport, str(settings.data_address), device=device),
+            transport=create(
+                settings.transport, str(settings.data_address), device=device, tls=mesh
+            ),
             stores=_stores(settings),
             capacity=Capacity(
                 kv_tokens=capacity_tokens,
                 host=await asyncio.to_thread(_host_pages, settings, stage, capacity_tokens),
             ),
             peer=None if settings.peer is None else str(settings.peer),
-            on_ready=on_ready,
+            on_ready=health.set_serving,
         )
         progress.worker = worker
         progress.profile = _profile(settings, stage, capacity_tokens)
-        await _until(stop, worker.run(settings.scheduler, progress.profile))
+        serving = worker.run(settings.scheduler, progress.profile, mesh)
+        await _until(stop, serving, _leave(worker, settings.drain_timeout))
 
 
-async def _until(stop: asyncio.Event, work: Coroutine[Any, Any, None]) -> None:
-    """Run work until it ends or stop is set."""
-    running = asyncio.create_task(work)
-    stopped = asyncio.create_task(stop.wait())
+async def _until(
+    stop: asyncio.Event, work: Coroutine[Any, Any, None], farewell: Coroutine[Any, Any, None]
+) -> None:
+    """Run work until it ends, or stop is set and the farewell is over."""
+
+    async def stopping() -> None:
+        await stop.wait()
+        await farewell
+
+    tasks = [asyncio.create_task(each) for each in (work, stopping())]
     try:
-        await asyncio.wait((running, stopped), return_when=asyncio.FIRST_COMPLETED)
-        if running.done():
-            running.result()
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in tasks:
+            if task.done():
+                task.result()
     finally:
-        running.cancel()
-        stopped.cancel()
-        await asyncio.gather(running, stopped, return_exceptions=True)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        farewell.close()
+
+
+async def _leave(worker: Worker, timeout_s: float) -> None:
+    """Let the mesh do without a worker, but do not wait for ever."""
+    try:
+        async with asyncio.timeout(timeout_s):
+            await worker.leave()
+    except TimeoutError:
+        _log.warning("left without being let go", waited_s=timeout_s)
 
 
 def _stores(settings: WorkerSettings) -> list[KvStore]:
     """Make one client of the page store for each I/O thread."""
     if not settings.redis_url:
         return []
-    return [KvStore(*settings.redis_url) for _ in range(_IO_THREADS)]
+    login = kv_login(
+        username=settings.redis_username,
+        password_file=settings.redis_password_file,
+        ca_certs=settings.redis_ca_certs,
+    )
+    return [KvStore(*settings.redis_url, login=login) for _ in range(_IO_THREADS)]
 
 
 def _host_pages(settings: WorkerSettings, stage: Stage, capacity_tokens: int) -> HostPages:

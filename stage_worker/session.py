@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
+import threading
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any
@@ -15,28 +17,45 @@ from typing import Any
 import grpc
 import structlog
 
-from chunkmesh.errors import LinkError
 from chunkmesh.transports.base import Transport
 from chunkmesh.v1 import stage_pb2 as pb
 from chunkmesh.v1 import stage_pb2_grpc
 from stage_worker import codec
-from stage_worker.compute import (
-    BeginEpoch,
-    Compute,
-    CopyPages,
-    ForgetRow,
-    SavePages,
-    UseLinks,
-    UseLoad,
-)
+from stage_worker.cache_orders import CacheOrders
+from stage_worker.compute import BeginEpoch, Compute, CopyPages, ForgetRow, UseLinks
+from stage_worker.highest_term import HighestTerm
 from stage_worker.identity import Identity
-from stage_worker.links import Links
+from stage_worker.links import Links, NotFormed
 from stage_worker.page_io import PageIO
+from stage_worker.place import NOWHERE, SPARE, STAGE, Duty, Place
+from stage_worker.received_orders import ReceivedOrders
+from stage_worker.silence import Silence
 
 _log = structlog.get_logger(__name__)
 HEARTBEAT_S = 0.25
 _FORMING_S = 60.0
 """Time for pool and links; the scheduler gives up sooner and sends a new Join."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class SessionListener:
+    """Whom a session tells; called on the event loop."""
+
+    connected: Callable[[], None]
+    """A scheduler has answered."""
+    placed: Callable[[Place], None]
+    """What this worker is to the mesh has changed."""
+    crashed: Callable[[BaseException], None]
+    """A bug in a task."""
+
+
+class _Epoch:
+    """A Join that was obeyed, and whether it is still in force."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.is_over = threading.Event()
+        """Read by the compute thread."""
 
 
 class Session:
@@ -49,30 +68,34 @@ class Session:
         transport: Transport,
         compute: Compute,
         page_io: PageIO,
-        on_ready: Callable[[bool], None],
-        on_crash: Callable[[BaseException], None],
+        term: HighestTerm,
+        listener: SessionListener,
     ) -> None:
-        """Prepare; run() opens the stream. on_crash hears of bugs in tasks."""
-        self.was_stage = False
-        """Whether this stream has ever formed a route."""
+        """Prepare; run() opens the stream."""
+        self.was_of_use = False
+        """Whether this worker has ever been a stage or a spare on this stream."""
         self._identity = identity
         self._transport = transport
         self._compute = compute
         self._page_io = page_io
-        self._on_ready = on_ready
-        self._on_crash = on_crash
-        self._epoch: int | None = None
-        """Epoch in which this worker is a connected stage; None while it is none."""
+        self._term = term
+        self._listener = listener
+        self._epoch = _Epoch(0)
+        """That of the last Join."""
+        self._place = NOWHERE
+        self._received = ReceivedOrders(identity, page_io.host.num_bytes)
         self._links: Links | None = None
         self._forming: asyncio.Task[None] | None = None
         self._connect = asyncio.Event()
-        self._load_timers: dict[int, asyncio.TimerHandle] = {}
-        """Of loads with a time limit that is not over, by id; they may have ended."""
+        self._cache_orders = CacheOrders(compute, page_io)
         self._outbox: deque[pb.AttachRequest] = deque()
         self._news = asyncio.Event()
         self._last_seq_no: int | None = None
+        self._is_connected = False
         self._ended = False
         """Whether the stream is over, so that nothing more is said on it."""
+        self._is_free = asyncio.Event()
+        """Whether the stream is over, or the scheduler has let this worker go."""
 
     def say(self, message: pb.AttachRequest) -> None:
         """Queue a message to the scheduler; on the event loop."""
@@ -84,33 +107,57 @@ class Session:
         self._last_seq_no = ack.seq_no
         self.say(pb.AttachRequest(ack=ack))
 
-    def fault(self, epoch: int, reason: str) -> None:
+    def fault(
+        self, epoch: int, reason: str, side: pb.FaultSide.ValueType = pb.FAULT_SIDE_UNSPECIFIED
+    ) -> None:
         """Report that this worker cannot go on in an epoch."""
-        if self._epoch == epoch:
-            self._set_epoch(None)
-        self.say(pb.AttachRequest(fault=pb.Fault(epoch=epoch, reason=reason)))
+        if self._epoch.number == epoch and self._place.duty is Duty.STAGE:
+            self._set_place(Place(duty=Duty.NONE, reason=reason))
+        self.say(pb.AttachRequest(fault=pb.Fault(epoch=epoch, reason=reason, side=side)))
+
+    async def leave(self) -> None:
+        """Ask to be let go, and wait for that or for the stream's end."""
+        if self._is_connected and not self._ended:
+            self.say(pb.AttachRequest(leaving=pb.Leaving()))
+            await self._is_free.wait()
 
     async def run(
-        self, stub: stage_pb2_grpc.StageControlAsyncStub, on_connected: Callable[[], None]
+        self, stub: stage_pb2_grpc.StageControlAsyncStub, silence: Silence | None = None
     ) -> None:
-        """Serve one stream until it ends; on_connected hears that it stands.
+        """Serve one stream until it ends, or until the scheduler keeps silence, if that is given.
 
         Raises:
+            Silent: the scheduler has said nothing for too long.
             grpc.aio.AioRpcError: the scheduler is gone or refuses this worker.
+            StaleEpoch: the scheduler is no longer in charge.
+            LinkError: it broke the protocol.
         """
         self.say(self._hello())
         heart = self._spawn(self._beat())
         call = stub.Attach(self._messages())
-        connecting = self._spawn(_hear_connected(call, on_connected))
+        connecting = self._spawn(self._hear_connected(call))
         try:
-            async for response in call:
-                await self._obey(response)
+            async with silence.bounded() if silence else contextlib.nullcontext():
+                async for response in call:
+                    if silence is not None:
+                        silence.broken()
+                    if self._received.accepts(response):
+                        await self._obey(response)
         finally:
             heart.cancel()
             connecting.cancel()
             self._ended = True
             self._news.set()
+            self._is_free.set()
+            self._set_place(NOWHERE)
             await self._leave_epoch()
+
+    async def _hear_connected(self, call: grpc.aio.Call) -> None:
+        """Tell when the stream stands; that it does not is told by reading from it."""
+        with contextlib.suppress(grpc.aio.AioRpcError):
+            await call.wait_for_connection()
+            self._is_connected = True
+            self._listener.connected()
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Run a task whose failure ends the worker."""
@@ -122,7 +169,7 @@ class Session:
         """Report a task that ended by an error."""
         error = None if task.cancelled() else task.exception()
         if error is not None:
-            self._on_crash(error)
+            self._listener.crashed(error)
 
     def _hello(self) -> pb.AttachRequest:
         """Say who this is."""
@@ -130,6 +177,7 @@ class Session:
             self._identity,
             data_address=self._transport.address,
             transport=self._transport.name,
+            seen_epoch=self._term.epoch,
         )
 
     async def _messages(self) -> AsyncIterator[pb.AttachRequest]:
@@ -163,67 +211,37 @@ class Session:
             case (
                 "load" | "end_load" | "commit_load" | "cancel_load" | "store" | "save_pages"
             ) as kind:
-                self._obey_cache(kind, response)
+                self._cache_orders.obey(kind, response)
             case "join":
                 await self._join(response.join)
             case "connect":
                 self._connect.set()
+            case "beat":
+                pass
+            case "stand_by":
+                await self._stand_by(response.stand_by.reason)
+            case "released":
+                self._is_free.set()
             case _:
                 _log.warning("unknown order ignored")
 
-    def _obey_cache(self, kind: str, response: pb.AttachResponse) -> None:
-        """Carry out an order that concerns cached pages; only copies of pages are in turn."""
-        match kind:
-            case "load":
-                self._load(response.load)
-            case "end_load":
-                self._page_io.end(response.end_load.load_id)
-            case "commit_load":
-                commit = response.commit_load
-                page_ids = tuple(commit.page_ids)
-                self._compute.put(UseLoad(load_id=commit.load_id, page_ids=page_ids))
-            case "cancel_load":
-                self._page_io.cancel(response.cancel_load.load_id)
-            case "save_pages":
-                save = response.save_pages
-                page_ids, host_ids = tuple(save.page_ids), tuple(save.host_ids)
-                self._page_io.host.expect(save.digests, host_ids)
-                self._compute.put(SavePages(page_ids=page_ids, host_ids=host_ids))
-            case _:
-                self._store(response.store)
-
-    def _store(self, store: pb.Store) -> None:
-        """Begin a store, in turn if nothing pins its pages."""
-        pages = codec.store_pages_from(store)
-        if store.in_turn:
-            copies = self._page_io.prepare(store.store_id, pages, from_host=store.from_host)
-            self._compute.put(copies)
-        else:
-            self._page_io.store(store.store_id, pages)
-
-    def _load(self, load: pb.Load) -> None:
-        """Begin a load, and see to its end if it has a time limit."""
-        self._page_io.load(load.load_id, tuple(load.digests), tuple(load.host_ids))
-        if load.timeout_ms:
-            loop = asyncio.get_running_loop()
-            timer = loop.call_later(load.timeout_ms / 1000, self._end_load, load.load_id)
-            self._load_timers[load.load_id] = timer
-
-    def _end_load(self, load_id: int) -> None:
-        """End a load whose time is over."""
-        del self._load_timers[load_id]
-        self._page_io.end(load_id)
-
     async def _join(self, join: pb.Join) -> None:
-        """Leave the old epoch and begin to form the new one."""
+        """Leave the old epoch and begin to form the new one.
+
+        Raises:
+            StaleEpoch: the scheduler is no longer in charge.
+        """
+        self._term.check(join.epoch)
+        self._set_place(Place(duty=Duty.NONE, reason="the route forms"))
         await self._leave_epoch()
+        self._epoch = _Epoch(join.epoch)
         self._page_io.join(codec.page_format_from(join, self._identity.description))
         self._links = Links(
             join=join,
             transport=self._transport,
             description=self._identity.description,
             peer=self._identity.peer,
-            on_fault=lambda reason: self.fault(join.epoch, reason),
+            on_fault=lambda side, reason: self.fault(join.epoch, reason, side),
             spawn=self._spawn,
         )
         self._connect.clear()
@@ -238,12 +256,14 @@ class Session:
                 self.say(pb.AttachRequest(join_ready=pb.JoinReady(epoch=join.epoch)))
                 await self._connect.wait()
                 formed = await links.connect()
-        except (LinkError, TimeoutError) as error:
-            self.fault(join.epoch, str(error) or "the links did not form in time")
+        except NotFormed as error:
+            self.fault(join.epoch, str(error), error.side)
+            return
+        except TimeoutError:
+            self.fault(join.epoch, "the links did not form in time")
             return
         self._compute.put(UseLinks(inbound=links.inbound, outbound=links.outbound))
-        self.was_stage = True
-        self._set_epoch(join.epoch)
+        self._set_place(STAGE)
         self._last_seq_no = None
         _log.info("stage connected", epoch=join.epoch, stage=join.stage_index)
         joined = pb.Joined(epoch=join.epoch, transport=formed.transport, rtt_us=formed.rtt_us)
@@ -259,16 +279,20 @@ class Session:
                 num_pages=join.num_pages,
                 page_tokens=join.page_tokens,
                 done=lambda: loop.call_soon_threadsafe(ready.set),
+                is_over=self._epoch.is_over.is_set,
             )
         )
         await ready.wait()
 
+    async def _stand_by(self, reason: str) -> None:
+        """Be in no route: a spare if others stand, which is so if there is no reason why not."""
+        await self._leave_epoch()
+        self._set_place(Place(duty=Duty.NONE, reason=reason) if reason else SPARE)
+
     async def _leave_epoch(self) -> None:
-        """Close the links of the epoch, if there is one."""
-        self._set_epoch(None)
-        for timer in self._load_timers.values():  # ids come again in the next epoch
-            timer.cancel()
-        self._load_timers.clear()
+        """Drop what the compute thread has not begun of the epoch, and close its links."""
+        self._epoch.is_over.set()
+        self._cache_orders.forget_timers()
         if self._forming is not None:
             self._forming.cancel()
             await asyncio.gather(self._forming, return_exceptions=True)
@@ -277,15 +301,9 @@ class Session:
             await self._links.close()
             self._links = None
 
-    def _set_epoch(self, epoch: int | None) -> None:
-        """Become a connected stage, or cease to be one."""
-        if epoch != self._epoch:
-            self._epoch = epoch
-            self._on_ready(epoch is not None)
-
-
-async def _hear_connected(call: grpc.aio.Call, on_connected: Callable[[], None]) -> None:
-    """Tell when a stream stands; that it does not is told by reading from it."""
-    with contextlib.suppress(grpc.aio.AioRpcError):
-        await call.wait_for_connection()
-        on_connected()
+    def _set_place(self, place: Place) -> None:
+        """Tell what this worker is now."""
+        self.was_of_use |= place.is_ready
+        if place != self._place:
+            self._place = place
+            self._listener.placed(place)

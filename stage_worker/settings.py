@@ -28,11 +28,13 @@ class WorkerSettings(Settings):
     layers: Layers
     """Decoder layers to serve: 15-29 includes layer 29, 15:30 means the same."""
     peer: Address | None = None
-    """Preferred HOST:PORT of the next stage's data port; the scheduler knows it too."""
+    """Preferred HOST:PORT of the next stage's data port; the scheduler knows it too, and where it
+    knows better --peer costs a warning. Not for the last stage."""
     scheduler: Annotated[tuple[Address, ...], Field(min_length=1)] = (
         HostPort(host="127.0.0.1", port=50052),
     )
-    """HOST:PORT of the scheduler's internal port; several are tried in order."""
+    """HOST:PORT of the scheduler's internal port; several are tried in order, such as those of a
+    scheduler and of another one that would take over from it."""
     data_port: Port = 5001
     """Port at which the stage before connects."""
     port: Port = 50061
@@ -42,6 +44,14 @@ class WorkerSettings(Settings):
     redis_url: tuple[str, ...] = ()
     """Where cached pages are stored, such as redis://127.0.0.1:6379; nothing without it. Given
     several times as for hicache-server, in the same order."""
+    drain_timeout: Annotated[float, Field(ge=0)] = 30.0
+    """Seconds that the scheduler gets on SIGTERM to let others take this worker's place."""
+    redis_username: str = ""
+    """Name of the ACL user at Redis."""
+    redis_password_file: Path | None = None
+    """File of its password; read at every connection."""
+    redis_ca_certs: Path | None = None
+    """PEM file of the authorities of a Redis with TLS (rediss://); the system's if not given."""
     transport: Literal["ucx", "grpc"] = "ucx"
     """How activations travel."""
     threads: Annotated[int, Field(ge=1)] = 1
@@ -62,7 +72,7 @@ class WorkerSettings(Settings):
     hicache_ratio: Annotated[float, Field(ge=0, le=1000, allow_inf_nan=False)] = 0.0
     """Host memory for cached pages, as a multiple of the KV capacity: what has no more room on the
     device stays there. 0 has none."""
-    hicache_size: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+    hicache_size: Annotated[float, Field(ge=0, le=1_000_000, allow_inf_nan=False)] | None = None
     """The same in GB of this worker; goes before --hicache-ratio."""
     device: Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:\d{1,3})?)$")] = "auto"
     """Where weights, activations and KV are: cpu, cuda or cuda:N; auto is the first GPU, or the

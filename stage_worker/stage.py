@@ -48,6 +48,8 @@ class StageDescription:
     hardware: str = "cpu"
     """What it computes on: cpu, or the name of a GPU."""
     backends: tuple[Backend, ...] = ()
+    vocab_size: int | None = None
+    """Token ids are below it; None if nothing says so."""
     chunk_alignment_tokens: int = 0
     """Chunks of a multiple of it keep all of the device busy; 0 if no length is better."""
 

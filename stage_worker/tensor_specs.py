@@ -13,7 +13,7 @@ from stage_worker.model_config import ModelConfig
 
 _EMBEDDING, _NORM, _HEAD = "model.embed_tokens.weight", "model.norm.weight", "lm_head.weight"
 _OUTSIDE_LAYERS = frozenset({_EMBEDDING, _NORM, _HEAD, "model.rotary_emb.inv_freq"})
-_LAYER = re.compile(r"model\.layers\.(\d+)\.(.+)")
+_LAYER = re.compile(r"model\.layers\.(\d{1,9})\.(.+)", re.ASCII)
 _DERIVED = frozenset({"self_attn.rotary_emb.inv_freq"})  # written by old tools; follows from config
 
 _NOT_QUANTISED = frozenset({"router", "embedding", "head"})

@@ -27,3 +27,19 @@ def store(
     parents = (namespace, *digests[:-1])
     pages = [(digest, parent, priority) for digest, parent in zip(digests, parents, strict=True)]
     return cache.commit(namespace, pages, coverage, now_s=now_s)
+
+
+def restore_pins(
+    cache: PrefixCache, pins: Sequence[tuple[bytes, float | None]], *, now_s: float = 0.0
+) -> None:
+    """Replace all pins at once."""
+    for _ in cache.all_pins.restoring(dict(pins), now_s=now_s):
+        pass
+
+
+def over_quota(
+    cache: PrefixCache, max_bytes: int, *, namespace: bytes = NAMESPACE, now_s: float = 0
+) -> list[int]:
+    """Return the bytes of the pages that a quota would evict."""
+    sizes = cache.over_quota(namespace, max_bytes, now_s=now_s)
+    return [size for size in sizes if size is not None]

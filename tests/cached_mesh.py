@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
@@ -15,6 +14,7 @@ from chunkmesh.v1 import hicache_pb2_grpc
 from hicache.server import running as hicache_running
 from hicache.settings import HiCacheSettings
 from stage_worker.stage import Stage
+from tests.eventually import eventually
 from tests.mesh import Mesh, mesh
 
 
@@ -38,7 +38,11 @@ async def cached_mesh(
 
 
 async def _index_complete(hicache: HostPort) -> None:
-    async with asyncio.timeout(10), channel(hicache) as link:
+    async with channel(hicache) as link:
         stub = hicache_pb2_grpc.HiCacheStub(link)
-        while (stats := await stub.GetStats(pb.GetStatsRequest())).rebuilding or stats.redis_fault:
-            await asyncio.sleep(0.01)
+
+        async def is_ready() -> bool:
+            stats = await stub.GetStats(pb.GetStatsRequest())
+            return not (stats.rebuilding or stats.redis_fault)
+
+        await eventually(is_ready)

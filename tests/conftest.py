@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Iterator
 
 import pytest
+
+# Two threads that compute wait for each other at every operation: where something else has one of
+# their processors, a tiny model takes fifty times as long. Whoever wants more threads says so.
+for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+    os.environ.setdefault(name, "1")
 
 # A shell starts background jobs with SIGINT ignored, and their children inherit that: commands that
 # tests interrupt would never end.

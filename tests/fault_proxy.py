@@ -7,6 +7,8 @@ import contextlib
 import dataclasses
 from collections.abc import AsyncIterator
 
+from chunkmesh.address import HostPort
+
 _READ_BYTES = 1 << 16
 _LONG_BYTES = 512
 """Pieces of replies at least this long hold pages."""
@@ -41,10 +43,15 @@ class FaultProxy:
         self._tasks: set[asyncio.Task[None]] = set()
 
     @property
-    def url(self) -> str:
+    def address(self) -> HostPort:
         """Where clients connect."""
         assert self._server is not None
-        return f"redis://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+        return HostPort(host="127.0.0.1", port=self._server.sockets[0].getsockname()[1])
+
+    @property
+    def url(self) -> str:
+        """Where clients of Redis connect."""
+        return f"redis://{self.address}"
 
     @contextlib.asynccontextmanager
     async def listening(self) -> AsyncIterator[FaultProxy]:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 
 import grpc
 
@@ -41,13 +40,6 @@ async def state_of(hicache: hicache_pb2_grpc.HiCacheAsyncStub) -> pb.NamespaceSt
     """Return the state of the one namespace."""
     (state,) = (await hicache.ListNamespaces(pb.ListNamespacesRequest())).namespaces
     return state
-
-
-async def eventually(check: Callable[[], Awaitable[bool]]) -> None:
-    """Wait until the check holds."""
-    async with asyncio.timeout(10):
-        while not await check():
-            await asyncio.sleep(0.02)
 
 
 def digest_list(digests: Sequence[bytes]) -> pb.DigestList:

@@ -21,6 +21,7 @@ from chunkmesh.v1 import hicache_pb2 as pb
 from hicache.admin import app
 from hicache.server import running
 from hicache.settings import HiCacheSettings
+from tests.eventually import eventually
 from tests.page_samples import FORM, NAMESPACE, encoded, parents
 from tests.valkey import Valkey
 
@@ -80,11 +81,12 @@ async def hicache_over(valkey: Valkey, *, max_bytes: int = 0) -> AsyncIterator[s
     async with running(settings, ping_s=0.05) as address:
         async with channel(address) as link:
             stub = hicache_pb2_grpc.HiCacheStub(link)
-            async with asyncio.timeout(10):
-                stats = pb.GetStatsResponse(rebuilding=True)
-                while stats.rebuilding or stats.redis_fault:
-                    await asyncio.sleep(0.02)
-                    stats = await stub.GetStats(pb.GetStatsRequest())
+
+            async def is_ready() -> bool:
+                stats = await stub.GetStats(pb.GetStatsRequest())
+                return not (stats.rebuilding or stats.redis_fault)
+
+            await eventually(is_ready)
         yield str(address)
 
 
@@ -126,16 +128,6 @@ class ByteTokenizer(generation_pb2_grpc.GenerationServicer):
             page_tokens=FORM.page_tokens,
             namespace=namespace,
         )
-
-
-async def eventually(check: Callable[[], Any]) -> None:
-    """Wait until the check, which may be a coroutine function, holds."""
-    async with asyncio.timeout(10):
-        while True:
-            held = check()
-            if await held if asyncio.iscoroutine(held) else held:
-                return
-            await asyncio.sleep(0.05)
 
 
 def prompt_digests(prompt: bytes) -> tuple[bytes, ...]:

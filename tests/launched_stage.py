@@ -14,7 +14,7 @@ from stage_worker.orders import Microbatch
 from stage_worker.stage import StageOutput
 from tests.scripted_stage import Script, ScriptedStage
 
-WAIT_S = 5.0
+WAIT_S = 60.0
 
 
 class HeldStage(ScriptedStage):

@@ -12,19 +12,22 @@ from typing import Any
 import grpc
 
 from chunkmesh.address import HostPort
-from chunkmesh.grpc_client import channel
+from chunkmesh.grpc_client import PLAIN, Access, channel
 from chunkmesh.kv_store import KvStore
 from chunkmesh.transports.create import create
 from chunkmesh.transports.memory import MemoryNetwork
+from chunkmesh.trust.tls_files import TlsFiles
 from chunkmesh.v1 import generation_pb2 as pb
 from chunkmesh.v1 import generation_pb2_grpc
 from scheduler.control_loop import ControlLoop
+from scheduler.open_calls import OpenCalls
 from scheduler.serve import running
 from scheduler.settings import SchedulerSettings
 from stage_worker.host_pages import HostPages
 from stage_worker.stage import Stage
 from stage_worker.start_profile import StartProfile
 from stage_worker.worker import Capacity, Worker
+from tests.eventually import eventually
 
 PAGE_TOKENS = 16
 CHUNK_TOKENS = 64
@@ -39,6 +42,7 @@ class Mesh:
     http_address: HostPort
     internal_address: HostPort
     control_loop: ControlLoop
+    open_calls: OpenCalls
     channel: grpc.aio.Channel
     stub: generation_pb2_grpc.GenerationAsyncStub
 
@@ -56,15 +60,16 @@ class Mesh:
 
     async def stands(self) -> None:
         """Wait until a route stands."""
-        async with asyncio.timeout(20):
-            while self.control_loop.unready_reason():
-                await asyncio.sleep(0.01)
+        await eventually(lambda: not self.control_loop.unready_reason())
+
+    async def has_requests(self, num_requests: int) -> None:
+        """Wait until so many have come to the engine and have not ended."""
+        await eventually(lambda: len(self.control_loop.requests) == num_requests)
 
     async def at_rest(self) -> None:
         """Wait until nothing is running, waiting or in flight and every page is free."""
-        async with asyncio.timeout(10):
-            while not self.control_loop.engine.is_idle() or self.control_loop.num_requests:
-                await asyncio.sleep(0.01)
+        loop = self.control_loop
+        await eventually(lambda: loop.engine.is_idle() and not len(loop.requests))
 
 
 @contextlib.asynccontextmanager
@@ -77,17 +82,21 @@ async def mesh(
     redis_url: str | None = None,
     transport: str = "memory",
     profiles: Sequence[StartProfile | None] = (),
+    worker_tls: TlsFiles | None = None,
+    user: Access = PLAIN,
     **settings: Any,
 ) -> AsyncIterator[Mesh]:
     """Run a mesh of these stages while inside; settings are those of the scheduler.
 
-    The transport is the workers', as are host_tokens, for which each has host memory, and profiles,
-    one a stage; without, nothing is measured.
+    user is how the mesh's channel gets in; worker_tls is what workers show. Loads have time enough
+    on a machine that others use. The transport is the workers', as are host_tokens, for which each
+    has host memory, and profiles, one a stage; without, nothing is measured.
     """
     given = {
         "page_size": PAGE_TOKENS,
         "chunked_prefill_size": CHUNK_TOKENS,
         "load_min_tokens": 0,
+        "load_timeout_ms": 20_000.0,
         **settings,
     }
     scheduler_settings = SchedulerSettings(
@@ -106,16 +115,18 @@ async def mesh(
                     redis_url,
                     transport,
                     profile,
+                    worker_tls,
                 )
             )
             for stage, profile in zip(stages, given_profiles, strict=True)
         ]
-        async with channel(scheduler.address) as to_scheduler:
+        async with channel(scheduler.address, user) as to_scheduler:
             running_mesh = Mesh(
                 address=scheduler.address,
                 http_address=scheduler.http_address,
                 internal_address=scheduler.internal_address,
                 control_loop=scheduler.control_loop,
+                open_calls=scheduler.open_calls,
                 channel=to_scheduler,
                 stub=generation_pb2_grpc.GenerationStub(to_scheduler),
             )
@@ -139,15 +150,16 @@ async def run_worker(
     redis_url: str | None = None,
     transport: str = "memory",
     start_profile: StartProfile | None = None,
+    tls: TlsFiles | None = None,
 ) -> None:
     """Run one worker until cancelled."""
     address = f"memory:{id(stage)}" if transport == "memory" else "127.0.0.1:0"
     worker = Worker(
         stage=stage,
-        transport=create(transport, address, network=network),
+        transport=create(transport, address, network=network, tls=tls),
         stores=[] if redis_url is None else [KvStore(redis_url), KvStore(redis_url)],
         capacity=capacity,
         peer=None,
         on_ready=lambda _ready: None,
     )
-    await worker.run([scheduler], start_profile)
+    await worker.run([scheduler], start_profile, tls)

@@ -73,14 +73,20 @@ def work_of_microbatch(microbatch: SendMicrobatch) -> Work:
 
 
 def arrival(
-    name: str, prompt_tokens: int, *, at_s: float = 0.0, new: int = 1, priority: int = 0
+    name: str,
+    prompt_tokens: int,
+    *,
+    at_s: float = 0.0,
+    new: int = 1,
+    priority: int = 0,
+    page_tokens: int = 1 << 20,
 ) -> Arrival:
-    """Return a request; all prompts are zeros."""
+    """Return a request; all prompts are zeros. With the pages of an engine they may be found."""
     spec = make_spec(
         name,
         np.zeros(prompt_tokens, dtype=np.uint32),
         max_new_tokens=new,
-        page_tokens=1 << 20,
+        page_tokens=page_tokens,
         priority=priority,
     )
     return Arrival(at_s=at_s, spec=spec)

@@ -130,6 +130,7 @@ class NaiveCache:
         self, paths: Sequence[Path], layers: int, layer_bytes: int, *, priority: int, now_s: float
     ) -> set[Path]:
         """Store layers of pages; return those that became visible and stay."""
+        self.end_by_time(now_s)
         recorded = [path for path in paths if path not in self.doomed]
         became = {path for path in recorded if self._cover(path, layers, layer_bytes, priority)}
         for path in recorded:
@@ -151,6 +152,11 @@ class NaiveCache:
 
     def tick(self, now_s: float) -> None:
         """Let time pass."""
+        self.end_by_time(now_s)
+        self.keep_limits(set(self.quotas), now_s)
+
+    def end_by_time(self, now_s: float) -> None:
+        """End leases and pins whose time is over."""
         ended = [name for name, lease in self.leases.items() if lease.ends_s <= now_s]
         namespaces = {ns for name in ended for ns, _ in self.leases.pop(name).pages}
         self.keep_limits(namespaces, now_s)
@@ -158,7 +164,6 @@ class NaiveCache:
         for path in unpinned:
             del self.pins[path]
         self.keep_limits({path[0] for path in unpinned if path in self.pages}, now_s)
-        self.keep_limits(set(self.quotas), now_s)
 
     def invalidate(self, path: Path, now_s: float) -> int:
         """Lose a page and what is below."""

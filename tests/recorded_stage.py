@@ -11,13 +11,14 @@ import torch
 
 from stage_worker.orders import Microbatch
 from stage_worker.stage import Stage, StageOutput
+from tests.gate import Gate
 
 
 class RecordedStage:
     """Hands everything on to a stage. Implements stage_worker.stage.Stage."""
 
-    def __init__(self, stage: Stage, *, delay_s: float = 0.0) -> None:
-        """Take the stage, and how long each of its forwards takes at least."""
+    def __init__(self, stage: Stage, *, delay_s: float = 0.0, gate: Gate | None = None) -> None:
+        """Take the stage, how long each of its forwards takes at least, and who holds them."""
         self.description = stage.description
         self.microbatches: list[Microbatch] = []
         """All that ran, in order."""
@@ -25,6 +26,7 @@ class RecordedStage:
         """("run", seq_no) after each forward and ("forget", row), in order."""
         self._stage = stage
         self._delay_s = delay_s
+        self._gate = gate
 
     def allocate(self, *, num_pages: int, page_tokens: int) -> None:
         """Make the pool."""
@@ -37,6 +39,8 @@ class RecordedStage:
         hidden_out_TD: torch.Tensor | None,
     ) -> StageOutput:
         """Run and note one microbatch."""
+        if self._gate is not None:
+            self._gate.enter()
         time.sleep(self._delay_s)
         output = self._stage.forward(microbatch, hidden_in_TD, hidden_out_TD)
         self.told.append(("run", microbatch.seq_no))

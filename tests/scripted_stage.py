@@ -21,6 +21,7 @@ from stage_worker.orders import Microbatch, PromptTargets, SamplingRow
 from stage_worker.sampler import Sampled, Sampler
 from stage_worker.stage import StageDescription, StageOutput
 from stage_worker.token_logprobs import token_logprobs
+from tests.gate import Gate
 
 HIDDEN = 8
 
@@ -57,6 +58,8 @@ class Script:
     """Logits [V] at each position of a prompt; None is otherwise_logits, or all ids alike."""
     vocab_size: int = 264
     """Where no logits are given."""
+    gate: Gate | None = None
+    """Holds each forward of the last stage."""
     delay_s: float = 0.0
     """Of each forward of the last stage."""
     prefill_delay_s: float = 0.0
@@ -149,6 +152,8 @@ class ScriptedStage:
             hidden_out_TD.copy_(stamp[:, None].expand(-1, HIDDEN))
         output = StageOutput()
         if last:
+            if self._script.gate is not None:
+                self._script.gate.enter()
             time.sleep(self._script.delay_of(microbatch))
             output = self._play(microbatch)
         with self.ran:

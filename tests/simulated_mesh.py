@@ -1,4 +1,4 @@
-"""An engine with simulated stages and a simulated HiCache, moved one step at a time.
+"""An engine with simulated routes and a simulated HiCache, moved one step at a time.
 
 Checks everything that the engine says while it goes: what clients hear, one end for each output,
 leases given back once, nothing about those who have ended; and its orders (order_checks.py).
@@ -18,26 +18,27 @@ from scheduler.actions import (
     CheckStored,
     CommitPages,
     Failed,
+    FenceStage,
     Finished,
+    InvalidatePages,
     MatchPrefix,
     Output,
     Progress,
     PromptLogprobs,
     ReleaseLease,
-    SendLoad,
-    SendSavePages,
 )
 from scheduler.cached_pages import CachedPages
 from scheduler.engine import Engine
 from scheduler.engine_config import EngineConfig
 from scheduler.events import (
-    Acked,
     Arrived,
     Cancelled,
     Checked,
     Event,
+    LossCause,
     Matched,
     RequestSpec,
+    RouteAwaited,
     RouteFormed,
     RouteLost,
     Tick,
@@ -45,13 +46,8 @@ from scheduler.events import (
 from scheduler.latency_model import PipelineLatency
 from tests.order_checks import OrderChecks
 from tests.simulated_clients import SimulatedClients
-from tests.simulated_stage import (
-    PAGE_BYTES,
-    PAGE_TOKENS,
-    Page,
-    Redis,
-    SimulatedStage,
-)
+from tests.simulated_route import SimulatedRoute, SimulatedWorker
+from tests.simulated_stage import PAGE_BYTES, PAGE_TOKENS, Page, Redis
 
 NUM_PAGES = 40
 
@@ -68,7 +64,7 @@ class SimulatedMesh:
         num_host_pages: int = 0,
         latency: PipelineLatency | None = None,
     ) -> None:
-        """Form the first route; latency is what the engine believes of its stages."""
+        """Form the first route; latency is what the engine believes of the stages of each."""
         self.engine = Engine(config)
         self.clients = SimulatedClients()
         self._config = config
@@ -76,16 +72,16 @@ class SimulatedMesh:
         self._num_host_pages = num_host_pages
         self._latency = latency
         self._now_s = 0.0
+        self.routes: dict[int, SimulatedRoute] = {}
+        """That stand, by epoch."""
         self._epoch = 0
-        self._stages: list[SimulatedStage] = []
+        self._spares: list[list[SimulatedWorker]] = [[] for _ in range(num_stages)]
+        """By stage; the last that came free at the end."""
         self._num_workers = 0
-        """Workers that were replaced."""
-        self._pools: list[list[list[int]]] = []
-        """Contents of the workers' pages, by stage; they outlive an epoch."""
-        self._hosts: list[dict[int, Page]] = []
-        """Contents of their host pages, likewise."""
+        self.num_part_loads = 0
+        """Hits on lost routes of which some stages still held a part."""
         self._ghosts: list[Event] = []
-        """Said by stages of earlier epochs, never heard yet."""
+        """Said by stages of lost routes, never heard yet."""
         self._matching: list[MatchPrefix] = []
         self._checking: list[CheckStored] = []
         self.redis: Redis = {}
@@ -94,60 +90,49 @@ class SimulatedMesh:
         self._num_leases = 0
         self.form()
 
-    def form(self, *, same_workers: bool = False) -> None:
-        """Form a new route; the old one's last words may still arrive.
+    def form(self, *, new_stages: Iterable[int] | None = None) -> None:
+        """Form one more route, of spares as far as there are any but for new_stages, all if None.
 
-        Workers that stay work first on what they were sent, every other time. Else they copy at
-        least what is to go to host memory, as those do whose link broke.
+        Spares that are not used are gone.
         """
-        for stage in self._stages:
-            self._ghosts += stage.said
-        if self._epoch % 2:
-            self._work_off()
-        for stage in self._stages:
-            for order in stage.orders:
-                if isinstance(order, SendSavePages):
-                    stage.save(order)
+        is_new = set(range(self._num_stages) if new_stages is None else new_stages)
+        workers = [
+            spares[-1] if spares and stage not in is_new else self._new_worker()
+            for stage, spares in enumerate(self._spares)
+        ]
+        self._spares = [[] for _ in range(self._num_stages)]
         self._epoch += 1
-        if not same_workers:
-            self._num_workers += self._num_stages
-            self._pools = [
-                [[-1] * PAGE_TOKENS for _ in range(self._num_pages)]
-                for _ in range(self._num_stages)
-            ]
-            self._hosts = [{} for _ in range(self._num_stages)]
-        self._checks = OrderChecks(
+        formed = RouteFormed(
+            epoch=self._epoch,
+            num_stages=self._num_stages,
+            num_pages=self._num_pages,
+            num_host_pages=self._num_host_pages,
+            latency=self._latency,
+            page_bytes=(PAGE_BYTES,) * self._num_stages,
+            pool_ids=tuple(worker.pool_id for worker in workers),
+        )
+        checks = OrderChecks(
             self._config,
             num_stages=self._num_stages,
             epoch=self._epoch,
             specs=self.clients.specs,
             outputs=self.clients.outputs,
         )
-        self._stages = [
-            SimulatedStage(
-                index=index,
-                epoch=self._epoch,
-                is_last=index == self._num_stages - 1,
-                pool=self._pools[index],
-                host=self._hosts[index],
-            )
-            for index in range(self._num_stages)
-        ]
-        self._give(
-            RouteFormed(
-                epoch=self._epoch,
-                num_stages=self._num_stages,
-                num_pages=self._num_pages,
-                num_host_pages=self._num_host_pages,
-                latency=self._latency,
-                page_bytes=(PAGE_BYTES,) * self._num_stages,
-                pool_ids=tuple(f"w{self._num_workers + n}" for n in range(self._num_stages)),
-            )
-        )
+        self.routes[self._epoch] = SimulatedRoute(formed, workers, checks)
+        self._give(formed)
 
-    def lose(self) -> None:
-        """Lose the route; its stages go on for a while, unheard."""
-        self._give(RouteLost(reason="lost"))
+    def lose(self, which: int = 0, cause: LossCause = "ended") -> None:
+        """Lose one of the routes, if any stands; its stages go on for a while, unheard."""
+        if not self.routes:
+            return
+        epoch = list(self.routes)[which % len(self.routes)]
+        self._end(epoch)
+        self._give(RouteLost(epoch=epoch, reason="lost", cause=cause))
+
+    def await_route(self, wait_s: float, *, is_announced: bool) -> None:
+        """Tell how long a route will be awaited, if none stands."""
+        if not self.routes:
+            self._give(RouteAwaited(wait_s=wait_s, reason="awaited", is_announced=is_announced))
 
     def flush(self) -> None:
         """Let the devices' pages be forgotten."""
@@ -190,18 +175,8 @@ class SimulatedMesh:
             functools.partial(self._answer_match, match) for match in self._matching
         ]
         moves += [functools.partial(self._answer_check, check) for check in self._checking]
-        upstream = None
-        for stage in self._stages:
-            if stage.can_work(upstream):
-                moves.append(stage.work)
-            moves += [
-                functools.partial(stage.end_beside, order, self.redis, in_part=in_part)
-                for order in stage.beside
-                for in_part in {False, isinstance(order, SendLoad)}
-            ]
-            if stage.said:
-                moves.append(functools.partial(self._hear, stage))
-            upstream = stage
+        for route in self.routes.values():
+            moves += route.moves(self.redis, self._give)
         if self._ghosts:
             moves.append(lambda: self._give(self._ghosts.pop()))
         return moves
@@ -210,33 +185,41 @@ class SimulatedMesh:
         """Check that everything is as if nothing had ever run, and all answers are right."""
         assert self.engine.is_idle()
         assert not self._leases
-        route = self.engine._route
-        assert route is not None
+        assert self.engine.snapshot().num_parked == 0
+        assert not self.engine.recoveries._open
         specs = list(self.clients.specs.values())
-        check_contents(route.pages.cached, self._pools, specs)
-        check_contents(route.tiers.host._pages.cached, self._hosts, specs)
+        for route in self.engine._routes:
+            workers = self.routes[route.epoch].workers
+            assert not list(route.queue)
+            check_contents(route.pages.cached, [each.pool for each in workers], specs)
+            host = route.tiers.host._pages.cached
+            check_contents(host, [each.host for each in workers], specs)
         self.clients.check_end()
 
-    def _work_off(self) -> None:
-        """Let the stages do what they can of what they were sent."""
-        upstream = None
-        for stage in self._stages:
-            while stage.can_work(upstream):
-                stage.work()
-            upstream = stage
+    def _new_worker(self) -> SimulatedWorker:
+        self._num_workers += 1
+        return SimulatedWorker.new(f"w{self._num_workers}", self._num_pages)
+
+    def _end(self, epoch: int) -> None:
+        """Let a route be gone; its workers are free."""
+        route = self.routes.pop(epoch)
+        self.num_part_loads += route.num_part_loads
+        self._ghosts += route.end(works_on=bool(epoch % 2))
+        for spares, worker in zip(self._spares, route.workers, strict=True):
+            spares.append(worker)
 
     def _give(self, event: Event) -> None:
         """Give the engine an event and do what it says."""
         self._now_s += 0.001
+        late: list[FenceStage] = []
         for action in self.engine.handle(event, self._now_s):
-            self._do(action)
-
-    def _hear(self, stage: SimulatedStage) -> None:
-        """Hear what a stage said first."""
-        event = stage.said.popleft()
-        if isinstance(event, Acked):
-            self._checks.acked(event.stage)
-        self._give(event)
+            if isinstance(action, FenceStage):
+                late.append(action)
+            else:
+                self._do(action)
+        for fence in late:
+            self._end(fence.epoch)
+            self._give(RouteLost(epoch=fence.epoch, reason=fence.reason))
 
     def _answer_match(self, match: MatchPrefix) -> None:
         """Answer with the leading pages that all stages have committed, under a lease."""
@@ -277,15 +260,16 @@ class SimulatedMesh:
             case ReleaseLease(lease_id=lease_id):
                 self._leases.remove(lease_id)
             case CommitPages(stage=index, namespace=namespace, pages=pages):
+                assert action.epoch in self.routes
                 for page in pages:
                     assert page.page_index or page.parent == namespace
                     self._committed.setdefault(page.digest, set()).add(index)
             case Output() | Progress() | PromptLogprobs() | Finished() | Failed():
                 self.clients.hear(action)
+            case InvalidatePages() | FenceStage():
+                raise AssertionError(action)
             case _:
-                self._checks.check(action)
-                for stage in self._stages:
-                    stage.orders.append(action)
+                self.routes[action.epoch].order(action)
 
 
 def check_contents(
@@ -298,8 +282,8 @@ def check_contents(
     namespaces = {spec.namespace for spec in specs}
     for page in cached._by_id.values():
         parents = namespaces if page.parent is None else {page.parent.digest}
-        for memory in memories:
-            ids = np.array(memory[page.page_id], dtype=np.uint32)
+        for stage in set(range(len(memories))) - page.lacking:
+            ids = np.array(memories[stage][page.page_id], dtype=np.uint32)
             chains = {extend_chain(parent, ids, PAGE_TOKENS) for parent in parents}
             assert (page.digest,) in chains
 

@@ -27,6 +27,7 @@ def make_spec(
     num_outputs: int = 1,
     prompt_top_logprobs: int | None = None,
     priority: int = 0,
+    user: str = "",
 ) -> RequestSpec:
     """Build a request; a prompt given as a length is made of ids 0, 1, 2, ...
 
@@ -45,6 +46,7 @@ def make_spec(
         texts=(text or LetterText(), *(LetterText() for _ in range(1, num_outputs))),
         prompt_top_logprobs=prompt_top_logprobs,
         priority=priority,
+        user=user,
     )
 
 

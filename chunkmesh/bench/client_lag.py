@@ -8,8 +8,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from typing import ClassVar
 
 import numpy as np
+from pydantic import ConfigDict
+
+from chunkmesh.bench.record import READ_STRICTLY
 
 _SHARE = 0.1
 _LEAST_MS = 1.0
@@ -18,6 +22,8 @@ _LEAST_MS = 1.0
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ClientLag:
     """How late a client was in a run."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = READ_STRICTLY
 
     loop_p99_ms: float
     """How late the event loop came to what was due."""

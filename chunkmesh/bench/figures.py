@@ -89,6 +89,7 @@ def _counts(records: Sequence[RequestRecord], done: Sequence[RequestRecord]) -> 
         "cached_ratio": cached_tokens / input_tokens if input_tokens else 0.0,
         "tokens_per_message": output_tokens / num_messages if num_messages else 0.0,
         "num_preemptions": sum(record.num_preemptions for record in done),
+        "num_retries": sum(record.num_retries for record in records),
     }
 
 

@@ -12,8 +12,8 @@ import contextlib
 import dataclasses
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
-from typing import Literal
+from collections.abc import Callable, Mapping, Sequence
+from typing import Literal, TypeAlias
 
 import grpc
 
@@ -23,6 +23,7 @@ from chunkmesh.bench.record import RequestRecord
 from chunkmesh.bench.request_log import RequestLog
 from chunkmesh.errors import Unavailable
 from chunkmesh.grpc_client import channel
+from chunkmesh.retrying import Attempts, Servers
 from chunkmesh.v1 import generation_pb2 as pb
 from chunkmesh.v1 import generation_pb2_grpc
 
@@ -30,6 +31,7 @@ _REQUESTS_PER_CHANNEL = 32
 _MAX_CHANNELS = 16
 _TICK_S = 0.01
 _CONNECT_TIMEOUT_S = 10.0
+_Stubs: TypeAlias = "Mapping[HostPort, Sequence[generation_pb2_grpc.GenerationAsyncStub]]"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,10 +71,10 @@ class Load:
     """Plays one plan, once."""
 
     def __init__(
-        self, server: HostPort, plan: LoadPlan, on_end: Callable[[int], None] = lambda _: None
+        self, servers: Servers, plan: LoadPlan, on_end: Callable[[int], None] = lambda _: None
     ) -> None:
         """on_end is called with how many requests have ended, after each."""
-        self._server = server
+        self._servers = servers
         self._plan = plan
         self._on_end = on_end
         self._begin_s = 0.0
@@ -92,12 +94,18 @@ class Load:
         """
         end: Literal["complete", "duration", "interrupted"] = "complete"
         async with contextlib.AsyncExitStack() as stack:
-            channels = [
-                await stack.enter_async_context(channel(self._server))
-                for _ in range(self._plan.num_channels)
-            ]
+            channels = {
+                server: [
+                    await stack.enter_async_context(channel(server, self._servers.access))
+                    for _ in range(self._plan.num_channels)
+                ]
+                for server in self._servers.addresses
+            }
             await self._connect(channels)
-            stubs = [generation_pb2_grpc.GenerationStub(each) for each in channels]
+            stubs = {
+                server: [generation_pb2_grpc.GenerationStub(each) for each in its_channels]
+                for server, its_channels in channels.items()
+            }
             cpu_begin_s = time.process_time()
             self._begin_s = time.perf_counter()
             try:
@@ -117,18 +125,22 @@ class Load:
             lag=ClientLag.of(self._loop_lags_s, self._lateness_s, cpu_share=cpu_share),
         )
 
-    async def _connect(self, channels: Sequence[grpc.aio.Channel]) -> None:
-        """Connect now, so that no request waits for it."""
+    async def _connect(self, channels: Mapping[HostPort, Sequence[grpc.aio.Channel]]) -> None:
+        """Connect now, to one server at least, so that no request waits for it."""
+        connecting = [asyncio.create_task(_connected(each)) for each in channels.values()]
         try:
-            async with asyncio.timeout(_CONNECT_TIMEOUT_S):
-                for each in channels:
-                    await each.channel_ready()
-        except TimeoutError as error:
-            raise Unavailable(
-                f"{self._server} takes no connection within {_CONNECT_TIMEOUT_S:g} s"
-            ) from error
+            done, _ = await asyncio.wait(
+                connecting, timeout=_CONNECT_TIMEOUT_S, return_when=asyncio.FIRST_COMPLETED
+            )
+        finally:
+            for each in connecting:
+                each.cancel()
+            await asyncio.gather(*connecting, return_exceptions=True)
+        if not done:
+            names = ", ".join(map(str, channels))
+            raise Unavailable(f"{names} takes no connection within {_CONNECT_TIMEOUT_S:g} s")
 
-    async def _send_all(self, stubs: Sequence[generation_pb2_grpc.GenerationAsyncStub]) -> None:
+    async def _send_all(self, stubs: _Stubs) -> None:
         """Begin each request when it is due."""
         is_schedule = bool(self._plan.due_s) and self._plan.due_s[-1] > 0
         ticks = asyncio.create_task(self._watch_loop())
@@ -140,27 +152,53 @@ class Load:
                         await asyncio.sleep(wait_s)
                     if is_schedule:
                         self._lateness_s.append(self._now_s() - due_s)
-                    stub = stubs[index % len(stubs)]
-                    tasks.create_task(self._run(stub, request, self._logs[index]))
+                    tasks.create_task(self._run(stubs, request, self._logs[index]))
         finally:
             ticks.cancel()
 
-    async def _run(
+    async def _run(self, stubs: _Stubs, request: pb.GenerateRequest, log: RequestLog) -> None:
+        """Run one request to its end, when it is its turn."""
+        async with self._turns:
+            log.sent(self._now_s())
+            attempts = self._servers.begin(num_outputs=1)
+            while True:
+                its_stubs = stubs[attempts.server]
+                pause_s = await self._try(
+                    its_stubs[log.index % len(its_stubs)], request, log, attempts
+                )
+                if pause_s is None:
+                    break
+                log.retried()
+                await asyncio.sleep(pause_s)
+        self._num_ended += 1
+        self._on_end(self._num_ended)
+
+    async def _try(
         self,
         stub: generation_pb2_grpc.GenerationAsyncStub,
         request: pb.GenerateRequest,
         log: RequestLog,
-    ) -> None:
-        """Run one request to its end, when it is its turn."""
-        async with self._turns:
-            log.sent(self._now_s())
-            with _noted(log):
-                call = stub.Generate(request, timeout=self._plan.request_timeout_s)
-                async for response in call:
-                    log.arrived(response, self._now_s())
-                log.ended()
-        self._num_ended += 1
-        self._on_end(self._num_ended)
+        attempts: Attempts,
+    ) -> float | None:
+        """Run one request once; return how long to wait before it is sent again, if it is."""
+        call = stub.Generate(
+            request,
+            timeout=self._plan.request_timeout_s,
+            metadata=grpc.aio.Metadata(*self._servers.access.metadata),
+        )
+        try:
+            async for response in call:
+                attempts.heard(response)
+                log.arrived(response, self._now_s())
+        except grpc.aio.AioRpcError as error:
+            if not attempts.has_all():
+                pause_s = attempts.pause_s(error)
+                if pause_s is None:
+                    log.failed(error.code().name, error.details() or "")
+                return pause_s
+        attempts.answered()
+        log.ended()
+        return None
 
     async def _watch_loop(self) -> None:
         """Measure how late the loop is, until cancelled."""
@@ -179,10 +217,6 @@ def _take_back_cancellation() -> None:
     task.uncancel()
 
 
-@contextlib.contextmanager
-def _noted(log: RequestLog) -> Iterator[None]:
-    """Turn a call's error into its request's."""
-    try:
-        yield
-    except grpc.aio.AioRpcError as error:
-        log.failed(error.code().name, error.details() or "")
+async def _connected(channels: Sequence[grpc.aio.Channel]) -> None:
+    for each in channels:
+        await each.channel_ready()

@@ -12,6 +12,7 @@ import numpy as np
 
 from chunkmesh.bench.prompts import BenchPrompt
 from chunkmesh.errors import ConfigError
+from chunkmesh.json_text import parse_json
 
 PROMPT_FIELDS = ("prompt", "text", "input_ids", "prompt_token_ids")
 """Each may be a text or a list of token ids; the first that is there counts."""
@@ -37,7 +38,7 @@ def parse_prompts(text: str, *, output_tokens: int, name: str) -> tuple[BenchPro
 
 def _prompt(line: str, output_tokens: int, place: str) -> BenchPrompt:
     try:
-        row = json.loads(line)
+        row = parse_json(line)
     except ValueError as error:
         raise ConfigError(f"{place}: no JSON: {error}") from error
     field = next((each for each in PROMPT_FIELDS if isinstance(row, dict) and each in row), None)

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any, ClassVar
+
+from pydantic import ConfigDict, Field
 
 OK = "OK"
 """Status of a request that ran to its end."""
@@ -17,13 +18,18 @@ UNFINISHED = "UNFINISHED"
 """Status of one that was running when the run was cut short."""
 NOT_SENT = "NOT_SENT"
 """Status of one that the run was too short for."""
+Count = Annotated[int, Field(ge=0, lt=1 << 53)]
+READ_STRICTLY = ConfigDict(extra="forbid", strict=True)
+"""How fields of a file are read back."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class RequestRecord:
     """One request. Seconds are since the run began, of a clock that only goes forward."""
 
-    index: int
+    __pydantic_config__: ClassVar[ConfigDict] = READ_STRICTLY
+
+    index: Count
     """Which prompt, from 0."""
     status: str
     """OK, UNFINISHED, NOT_SENT; else it failed: a gRPC status code, ABORT, NO_OUTPUT or NO_END."""
@@ -35,15 +41,18 @@ class RequestRecord:
     """When it was; later than due_s where it had to wait for its turn."""
     arrivals_s: tuple[float, ...] = ()
     """When each message with new tokens came, ascending."""
-    arrived_tokens: tuple[int, ...] = ()
+    arrived_tokens: tuple[Count, ...] = ()
     """Its tokens, each >= 1; as long as arrivals_s."""
-    input_tokens: int = 0
+    input_tokens: Count = 0
     """Of the prompt; 0 where the server did not say."""
-    output_tokens: int = 0
+    output_tokens: Count = 0
     """That came."""
-    cached_tokens: int = 0
+    cached_tokens: Count = 0
     """Of the prompt, taken from the prefix cache; <= input_tokens."""
-    num_preemptions: int = 0
+    num_preemptions: Count = 0
+    num_retries: Count = 0
+    """How often it was sent again, because no scheduler served it and no token had come; its times
+    begin when it was sent first."""
     server_ttft_ms: float | None = None
     """TTFT as the scheduler measured it; None unless the request ran to its end."""
 
@@ -74,7 +83,7 @@ class RequestRecord:
     @property
     def tpot_ms(self) -> float | None:
         """Time per output token but the first; None of tokens that came in a single message."""
-        if len(self.arrivals_s) < 2:
+        if len(self.arrivals_s) < 2 or self.output_tokens < 2:
             return None
         return 1000 * (self.arrivals_s[-1] - self.arrivals_s[0]) / (self.output_tokens - 1)
 
@@ -87,13 +96,3 @@ class RequestRecord:
     def as_json(self) -> dict[str, Any]:
         """Return the fields."""
         return dataclasses.asdict(self)
-
-    @classmethod
-    def from_json(cls, fields: Mapping[str, Any]) -> RequestRecord:
-        """Return what as_json was made of.
-
-        Raises:
-            TypeError: fields are missing or unknown.
-        """
-        lists = {name: tuple(fields.get(name, ())) for name in ("arrivals_s", "arrived_tokens")}
-        return cls(**{**fields, **lists})

@@ -12,13 +12,14 @@ class RequestLog:
     def __init__(self, index: int, due_s: float) -> None:
         """Begin with a request that was not sent; due_s is since the run began."""
         self.sent_s: float | None = None
-        self._index = index
+        self.index = index
         self._due_s = due_s
         self._status = NOT_SENT
         self._error = ""
         self._arrivals_s: list[float] = []
         self._arrived_tokens: list[int] = []
         self._complete = pb.GenerateComplete()
+        self._num_retries = 0
 
     def sent(self, at_s: float) -> None:
         """Note that it was sent."""
@@ -45,6 +46,10 @@ class RequestLog:
         self._status = status
         self._error = error
 
+    def retried(self) -> None:
+        """Note that it is sent again."""
+        self._num_retries += 1
+
     def ended(self) -> None:
         """Note that the call has ended without an error."""
         if self._status == UNFINISHED:
@@ -55,7 +60,7 @@ class RequestLog:
         complete = self._complete
         has_end = complete.completion_tokens > 0
         return RequestRecord(
-            index=self._index,
+            index=self.index,
             status=self._status,
             error=self._error,
             due_s=self._due_s,
@@ -66,6 +71,7 @@ class RequestLog:
             output_tokens=sum(self._arrived_tokens),
             cached_tokens=complete.cached_tokens,
             num_preemptions=complete.num_preemptions,
+            num_retries=self._num_retries,
             server_ttft_ms=complete.ttft_ms if has_end else None,
         )
 

@@ -5,12 +5,15 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any, Self
+from typing import Any, ClassVar, Self
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from chunkmesh.bench.client_lag import ClientLag
 from chunkmesh.bench.figures import Figures
-from chunkmesh.bench.record import RequestRecord
+from chunkmesh.bench.record import READ_STRICTLY, RequestRecord
 from chunkmesh.errors import ConfigError
+from chunkmesh.json_text import parse_json
 
 KIND = "chunkmesh bench result"
 VERSION = 1
@@ -19,6 +22,8 @@ VERSION = 1
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class BenchRun:
     """One time that the workload was played."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = READ_STRICTLY
 
     end: str
     """complete, or why it was cut short: duration, interrupted."""
@@ -38,6 +43,8 @@ class BenchRun:
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class BenchResult:
     """All runs of one command."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = READ_STRICTLY
 
     origin: Mapping[str, Any]
     workload: Mapping[str, Any]
@@ -68,7 +75,7 @@ class BenchResult:
             ConfigError: it holds no result, or one of another format; names the file.
         """
         try:
-            fields = json.loads(text)
+            fields = parse_json(text)
         except ValueError as error:
             raise ConfigError(f"{name}: no JSON: {error}") from error
         if not isinstance(fields, dict) or fields.pop("kind", None) != KIND:
@@ -76,10 +83,14 @@ class BenchResult:
         if (found := fields.pop("format", None)) != VERSION:
             raise ConfigError(f"{name}: format {found}, this program reads {VERSION}")
         try:
-            runs = tuple(map(_read_run, fields.pop("runs")))
-            return cls(**fields, runs=runs)
-        except (KeyError, TypeError) as error:
-            raise ConfigError(f"{name}: fields are missing or unknown: {error}") from error
+            result = TypeAdapter(cls).validate_json(json.dumps(fields))
+        except ValidationError as error:
+            fault = error.errors(include_url=False)[0]
+            place = ".".join(map(str, fault["loc"]))
+            raise ConfigError(f"{name}: {place}: {fault['msg']}") from error
+        if not result.runs:
+            raise ConfigError(f"{name}: it holds no run")
+        return result
 
 
 def _run_json(run: BenchRun, *, with_records: bool) -> dict[str, Any]:
@@ -87,9 +98,3 @@ def _run_json(run: BenchRun, *, with_records: bool) -> dict[str, Any]:
     records: Sequence[RequestRecord] = run.records or ()
     kept = [record.as_json() for record in records] if with_records else None
     return {**fields, "lag": dataclasses.asdict(run.lag), "records": kept}
-
-
-def _read_run(fields: Mapping[str, Any]) -> BenchRun:
-    records = fields["records"]
-    read = None if records is None else tuple(map(RequestRecord.from_json, records))
-    return BenchRun(**{**fields, "lag": ClientLag(**fields["lag"]), "records": read})

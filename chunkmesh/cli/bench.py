@@ -20,11 +20,11 @@ from chunkmesh.cli.bench_serve import Measures, serve_workload
 from chunkmesh.cli.bench_tables import print_comparison, print_result, surroundings
 from chunkmesh.cli.bench_workload import check_load
 from chunkmesh.cli.command_shape import Command, Group
-from chunkmesh.cli.exits import EXIT_FAILURE, EXIT_INTERRUPTED, parse_server, reported
-from chunkmesh.cli.flags import Server
+from chunkmesh.cli.exits import EXIT_FAILURE, EXIT_INTERRUPTED, reported
 from chunkmesh.cli.generate_request import read_prompt
 from chunkmesh.cli.option_groups import takes_options
 from chunkmesh.cli.output import output_console
+from chunkmesh.cli.server_options import SchedulersOptions
 from chunkmesh.errors import ConfigError, reason_of
 
 app = typer.Typer(
@@ -38,10 +38,10 @@ app = typer.Typer(
 @takes_options
 def serve(
     *,
-    server: Server = "127.0.0.1:50051",
     json_output: Annotated[
         bool, typer.Option("--json", help="Print the result as JSON instead of tables.")
     ] = False,
+    to: SchedulersOptions,
     dataset: DatasetOptions,
     load: LoadOptions,
     report: ReportOptions,
@@ -50,7 +50,6 @@ def serve(
 
     Ends with 1 if a request failed. Ctrl-C ends it early and shows what was measured.
     """
-    address = parse_server(server)
     with reported():
         check_load(load)
         metrics = _metrics(report.percentile_metrics)
@@ -60,7 +59,7 @@ def serve(
         )
         if report.plot is not None:
             check_picture(report.plot, "--plot")
-        result = serve_workload(address, dataset, load, measures)
+        result = serve_workload(to.servers(), dataset, load, measures)
         if json_output:
             print(json.dumps(result.as_json(with_records=report.save_detailed)))
         else:

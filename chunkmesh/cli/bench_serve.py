@@ -10,7 +10,6 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 
-from chunkmesh.address import HostPort
 from chunkmesh.bench.figures import failure_counts, figures
 from chunkmesh.bench.load import Load, LoadPlan, LoadResult
 from chunkmesh.bench.origin import origin
@@ -20,6 +19,7 @@ from chunkmesh.cli.bench_workload import Workload, make_workload, requests_of
 from chunkmesh.cli.generation_client import GenerationClient
 from chunkmesh.cli.message_json import fields_of
 from chunkmesh.errors import ConfigError, Unavailable
+from chunkmesh.retrying import Servers
 from chunkmesh.v1 import generation_pb2 as pb
 
 _PROGRESS_S = 0.5
@@ -35,21 +35,21 @@ class Measures:
 
 
 def serve_workload(
-    server: HostPort, dataset: DatasetOptions, load: LoadOptions, measures: Measures
+    servers: Servers, dataset: DatasetOptions, load: LoadOptions, measures: Measures
 ) -> BenchResult:
     """Play a workload as often as asked; Ctrl-C ends the run that is played, and is the last.
 
     Raises:
         ChunkMeshError: the mesh does not answer or is not ready, or a warm-up failed.
     """
-    with GenerationClient(server) as client:
+    with GenerationClient(servers) as client:
         model, info = client.model_info(), client.server_info()
         _check(model, info)
         workload = make_workload(dataset, load, model)
         _warm_up(client, workload, load)
     runs = []
     for _ in range(load.num_runs):
-        played = asyncio.run(_play(server, workload, load))
+        played = asyncio.run(_play(servers, workload, load))
         runs.append(_measured(played, measures))
         if played.end == "interrupted":
             break
@@ -83,7 +83,7 @@ def _warm_up(client: GenerationClient, workload: Workload, load: LoadOptions) ->
                 pass
 
 
-async def _play(server: HostPort, workload: Workload, load: LoadOptions) -> LoadResult:
+async def _play(servers: Servers, workload: Workload, load: LoadOptions) -> LoadResult:
     salt = _new_salt() if load.cache_salt is None else load.cache_salt
     plan = LoadPlan(
         requests=requests_of(workload.prompts, load, salt=salt),
@@ -93,7 +93,7 @@ async def _play(server: HostPort, workload: Workload, load: LoadOptions) -> Load
         request_timeout_s=load.request_timeout,
     )
     progress = _Progress(len(plan.requests))
-    played = await Load(server, plan, progress.show).play()
+    played = await Load(servers, plan, progress.show).play()
     progress.clear()
     return played
 

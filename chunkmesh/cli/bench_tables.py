@@ -22,13 +22,14 @@ _COUNTS = (
     ("total_output_tokens", "output tokens"),
     ("cached_ratio", "cached share of input"),
     ("num_preemptions", "preemptions"),
+    ("num_retries", "sent again"),
     ("request_throughput", "requests/s"),
     ("request_goodput", "good requests/s"),
     ("input_throughput", "input tokens/s"),
     ("output_throughput", "output tokens/s"),
     ("total_token_throughput", "total tokens/s"),
 )
-_IF_ANY = {"unfinished", "not_sent", "num_preemptions"}
+_IF_ANY = {"unfinished", "not_sent", "num_preemptions", "num_retries"}
 _TITLES = {"ttft": "TTFT", "tpot": "TPOT", "itl": "ITL", "e2el": "E2EL"}
 
 

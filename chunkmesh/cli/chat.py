@@ -12,12 +12,13 @@ import typer
 
 from chunkmesh.cli.answer import follow
 from chunkmesh.cli.command_shape import Command
-from chunkmesh.cli.exits import parse_server, print_error, reported, status_of
-from chunkmesh.cli.flags import MAX_UINT32, CacheSalt, Priority, Server
+from chunkmesh.cli.exits import print_error, reported, status_of
+from chunkmesh.cli.flags import MAX_UINT32, CacheSalt, Priority
 from chunkmesh.cli.generate_request import chat_of
 from chunkmesh.cli.generation_client import GenerationClient
 from chunkmesh.cli.option_groups import takes_options
 from chunkmesh.cli.sampling_flags import SamplingOptions
+from chunkmesh.cli.server_options import SchedulersOptions
 from chunkmesh.errors import ChunkMeshError
 from chunkmesh.v1 import generation_pb2 as pb
 
@@ -51,13 +52,13 @@ app = typer.Typer()
 def chat(
     *,
     system: Annotated[str | None, typer.Option(help="The system message.")] = None,
-    server: Server = "127.0.0.1:50051",
     priority: Priority = 0,
     cache_salt: CacheSalt = "",
     max_new_tokens: Annotated[
         int,
         typer.Option(metavar="N", min=1, max=MAX_UINT32, help="Most new tokens of an answer."),
     ] = 512,
+    to: SchedulersOptions,
     sampling: SamplingOptions,
 ) -> None:
     """Talk with the model. /reset forgets the conversation, /exit or Ctrl-D leaves.
@@ -67,7 +68,7 @@ def chat(
     params = dataclasses.replace(sampling, max_new_tokens=max_new_tokens).message()
     interactive = sys.stdin.isatty()
     conversation = Conversation(system)
-    with reported(), GenerationClient(parse_server(server)) as client:
+    with reported(), GenerationClient(to.servers()) as client:
         for line in _lines(interactive=interactive):
             if line == "/reset":
                 conversation.reset()

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 OWN_COMMANDS: Mapping[str, str] = {
     "up": "Start Redis, hicache-server, the scheduler and the stage workers; Ctrl-C ends them all.",
-    "status": "Show the stages, links, latencies and load of a mesh.",
+    "status": "Show the routes, workers, links, latencies and load of a mesh.",
     "generate": "Continue a prompt. Text streams to standard output; Ctrl-C cancels the request.",
     "chat": "Talk with the model. /reset forgets the conversation, /exit or Ctrl-D leaves.",
     "demo": "Start a two-stage mesh and show a chat, a long prompt, and the same prompt from the"

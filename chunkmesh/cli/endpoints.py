@@ -6,6 +6,7 @@ import dataclasses
 
 from chunkmesh.address import LOOPBACK, HostPort
 from chunkmesh.cli.partition import inclusive
+from chunkmesh.hidden import without_passwords
 from chunkmesh.layers import LayerRange
 
 _LOOPBACK_FOR = {"0.0.0.0": LOOPBACK, "::": "::1"}
@@ -44,7 +45,7 @@ class MeshEndpoints:
     hicache: HicacheEndpoints | None
     """None without a cache."""
     workers: tuple[WorkerEndpoints, ...]
-    """By stage."""
+    """One for each stage, by stage, then those beside them."""
 
     @property
     def redis_url(self) -> str | None:
@@ -60,7 +61,7 @@ class MeshEndpoints:
             "side_door": str(self.side_door),
             "hicache": None if hicache is None else str(hicache.grpc),
             "hicache_side_door": None if hicache is None else str(hicache.side_door),
-            "redis_url": self.redis_url,
+            "redis_url": None if self.redis_url is None else without_passwords(self.redis_url),
             "workers": [
                 {
                     "layers": inclusive(worker.layers),

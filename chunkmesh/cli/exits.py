@@ -64,3 +64,15 @@ def parse_server(text: str) -> HostPort:
         return HostPort.parse(text)
     except ConfigError as error:
         raise typer.BadParameter(str(error)) from error
+
+
+def parse_servers(text: str) -> tuple[HostPort, ...]:
+    """Read the value of --server that may name several.
+
+    Raises:
+        typer.BadParameter: one of them is no address, or is named twice.
+    """
+    servers = tuple(map(parse_server, text.split(",")))
+    if len(set(servers)) < len(servers):
+        raise typer.BadParameter(f"{text}: the same server twice")
+    return servers

@@ -9,16 +9,16 @@ from typing import Annotated
 
 import typer
 
-from chunkmesh.address import HostPort
 from chunkmesh.cli.answer import follow
 from chunkmesh.cli.answer_json import as_json
 from chunkmesh.cli.command_shape import Command
-from chunkmesh.cli.exits import parse_server, reported
-from chunkmesh.cli.flags import CacheSalt, Priority, Server
+from chunkmesh.cli.exits import reported
+from chunkmesh.cli.flags import CacheSalt, Priority
 from chunkmesh.cli.generate_request import STANDARD_INPUT, chat_of, read_input_ids, read_prompt
 from chunkmesh.cli.generation_client import GenerationClient
 from chunkmesh.cli.option_groups import takes_options
 from chunkmesh.cli.sampling_flags import OutputOptions, SamplingOptions
+from chunkmesh.cli.server_options import SchedulersOptions
 from chunkmesh.v1 import generation_pb2 as pb
 
 app = typer.Typer()
@@ -44,7 +44,6 @@ def generate(
     answer_start: Annotated[
         str | None, typer.Option(help="Begin of the answer, which goes on from there; for --chat.")
     ] = None,
-    server: Server = "127.0.0.1:50051",
     request_id: Annotated[
         str,
         typer.Option(
@@ -56,6 +55,7 @@ def generate(
     json_output: Annotated[
         bool, typer.Option("--json", help="Print one JSON object at the end, nothing before.")
     ] = False,
+    to: SchedulersOptions,
     sampling: SamplingOptions,
     outputs: OutputOptions,
 ) -> None:
@@ -64,7 +64,6 @@ def generate(
     params.MergeFrom(outputs.message())
     if not json_output and (params.logprobs or params.prompt_logprobs):
         raise typer.BadParameter("log-probabilities are printed with --json only")
-    address = parse_server(server)
     with reported():
         request = _with_input(prompt, prompt_file, input_ids, chat=chat)
         if answer_start is not None:
@@ -76,26 +75,26 @@ def generate(
         request.return_progress = sys.stderr.isatty()
         request.cache_salt = cache_salt
         try:
-            _run(request, address, num_outputs=outputs.num_outputs, json_output=json_output)
+            with GenerationClient(to.servers()) as client:
+                _run(request, client, num_outputs=outputs.num_outputs, json_output=json_output)
         except KeyboardInterrupt:
             sys.stderr.write("[stopped]\n" if json_output else "\n[stopped]\n")
             raise
 
 
 def _run(
-    request: pb.GenerateRequest, address: HostPort, *, num_outputs: int, json_output: bool
+    request: pb.GenerateRequest, client: GenerationClient, *, num_outputs: int, json_output: bool
 ) -> None:
     """Run the request and print what comes of it.
 
     Raises:
         ChunkMeshError: it failed.
     """
-    with GenerationClient(address) as client:
-        wants_ids = request.sampling_params.prompt_logprobs
-        prompt_ids = client.prompt_ids(request) if wants_ids else ()
-        with closing(client.generate(request)) as replies:
-            text_to = None if json_output else sys.stdout
-            answer = follow(replies, text_to=text_to, num_outputs=num_outputs)
+    wants_ids = request.sampling_params.prompt_logprobs
+    prompt_ids = client.prompt_ids(request) if wants_ids else ()
+    with closing(client.generate(request)) as replies:
+        text_to = None if json_output else sys.stdout
+        answer = follow(replies, text_to=text_to, num_outputs=num_outputs)
     if json_output:
         print(as_json(answer, prompt_ids))
 

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from chunkmesh.errors import ConfigError, reason_of
+from chunkmesh.json_text import parse_json
 from chunkmesh.v1 import generation_pb2 as pb
 
 STANDARD_INPUT = Path("-")
@@ -36,7 +37,7 @@ def read_input_ids(path: Path) -> bytes:
         ConfigError: it cannot be read, or an entry is no id; names it.
     """
     try:
-        ids = json.loads(read_prompt(path))
+        ids = parse_json(read_prompt(path))
     except ValueError as error:
         raise ConfigError(f"cannot read {path} as JSON: {error}") from error
     if not isinstance(ids, list):

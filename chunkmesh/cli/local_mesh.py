@@ -19,7 +19,7 @@ from chunkmesh.cli.endpoints import MeshEndpoints
 from chunkmesh.cli.mesh_commands import SCHEDULER, planned_central, planned_workers
 from chunkmesh.cli.mesh_options import MeshOptions
 from chunkmesh.cli.mesh_ports import choose_endpoints
-from chunkmesh.cli.partition import read_num_layers, stage_ranges
+from chunkmesh.cli.partition import read_num_layers, stage_ranges, worker_ranges
 from chunkmesh.cli.process_family import (
     ChildFailed,
     ChildState,
@@ -63,6 +63,7 @@ class LocalMesh:
             num_stages=options.num_stages,
             named=options.layers,
         )
+        layers = worker_ranges(layers, options.replicas)
         if options.redis_url is not None:
             _check_redis_url(options.redis_url)
         program = find_server() if options.cache and options.redis_url is None else None
@@ -117,6 +118,11 @@ class LocalMesh:
         return str(self.endpoints.scheduler)
 
     @property
+    def certs(self) -> Path | None:
+        """Folder of the certificates; None if all is plain text."""
+        return self._options.certs
+
+    @property
     def run_dir(self) -> Path:
         """Folder of the logs, NAME.log each."""
         return _started(self._run_dir)
@@ -125,13 +131,13 @@ class LocalMesh:
         """Return all processes in the order of their start; empty once taken down."""
         return () if self._family is None else self._family.states()
 
-    def check(self) -> None:
-        """Look whether all processes still run.
+    def check(self) -> tuple[str, ...]:
+        """Look whether all processes still run; return news of those that others stand in for.
 
         Raises:
-            ChildFailed: one has ended; names it and shows its last log lines.
+            ChildFailed: another one has ended; names it and shows its last log lines.
         """
-        _started(self._family).check()
+        return _started(self._family).check()
 
     def kill(self) -> None:
         """Send SIGKILL to all processes without waiting; leave the context afterwards."""

@@ -15,6 +15,8 @@ from chunkmesh.cli.mesh_options import MeshOptions
 from chunkmesh.cli.partition import inclusive
 from chunkmesh.cli.process_family import PlannedChild
 from chunkmesh.cli.readiness import SideDoor
+from chunkmesh.known_settings import variable_of
+from chunkmesh.trust.access import Role
 
 SCHEDULER = "scheduler"
 """Name of the scheduler's process."""
@@ -32,20 +34,20 @@ def planned_central(options: MeshOptions, endpoints: MeshEndpoints) -> tuple[Pla
 
 
 def planned_workers(options: MeshOptions, endpoints: MeshEndpoints) -> tuple[PlannedChild, ...]:
-    """Return the stage workers by stage."""
+    """Return the stage workers: one for each stage, then those beside them."""
     return tuple(_worker(options, endpoints, index) for index in range(len(endpoints.workers)))
 
 
 def _hicache(options: MeshOptions, hicache: HicacheEndpoints) -> PlannedChild:
     flags = {
-        "--redis-url": hicache.redis_url,
         "--host": LOOPBACK,
         "--port": hicache.grpc.port,
         "--http-port": hicache.side_door.port,
         "--max-bytes": _page_budget(options) if options.redis_url is None else None,
+        **_tls_flags(options, Role.HICACHE),
     }
     return PlannedChild(
-        command=_module("hicache", "hicache", _words(flags)),
+        command=_module("hicache", "hicache", _words(flags), redis_url=hicache.redis_url),
         probe=SideDoor(address=hicache.side_door),
         address=str(hicache.grpc),
     )
@@ -66,6 +68,7 @@ def _scheduler(options: MeshOptions, endpoints: MeshEndpoints) -> PlannedChild:
         "--hicache-url": None if endpoints.hicache is None else endpoints.hicache.grpc,
         "--page-size": options.page_tokens,
         "--chunked-prefill-size": options.chunked_prefill_tokens,
+        **_tls_flags(options, Role.SCHEDULER),
     }
     return PlannedChild(
         command=_module(SCHEDULER, "scheduler", (*_words(flags), *options.scheduler_flags)),
@@ -76,28 +79,49 @@ def _scheduler(options: MeshOptions, endpoints: MeshEndpoints) -> PlannedChild:
 
 def _worker(options: MeshOptions, endpoints: MeshEndpoints, index: int) -> PlannedChild:
     worker = endpoints.workers[index]
-    is_last = index + 1 == len(endpoints.workers)
+    same = [each for each in endpoints.workers[:index] if each.layers == worker.layers]
+    first = next(i for i, each in enumerate(endpoints.workers) if each.layers == worker.layers)
+    num_stages = len({each.layers for each in endpoints.workers})
+    has_peer = num_stages == len(endpoints.workers) and index + 1 < num_stages
     flags = {
         "--model-path": options.model_path,
         "--layers": inclusive(worker.layers),
-        "--peer": None if is_last else endpoints.workers[index + 1].data,
+        "--peer": endpoints.workers[index + 1].data if has_peer else None,
         "--host": LOOPBACK,
         "--data-port": worker.data.port,
         "--port": worker.grpc.port,
         "--http-port": worker.side_door.port,
         "--scheduler": endpoints.internal,
-        "--redis-url": endpoints.redis_url,
         "--device": options.devices[index % len(options.devices)] if options.devices else None,
         "--threads": options.threads,
         "--transport": options.transport,
         "--max-total-tokens": _shared_tokens(options, len(endpoints.workers)),
+        **_tls_flags(options, Role.WORKER),
     }
     words = (*_words(flags), *options.worker_flags)
     return PlannedChild(
-        command=_module(f"worker-{index}", "stage_worker", words, threads=options.threads),
+        command=_module(
+            f"worker-{first}" + (f"-{len(same)}" if same else ""),
+            "stage_worker",
+            words,
+            threads=options.threads,
+            redis_url=endpoints.redis_url,
+        ),
         probe=SideDoor(address=worker.side_door),
         address=str(worker.data),
+        role=f"stage {first}",
     )
+
+
+def _tls_flags(options: MeshOptions, role: Role) -> dict[str, object]:
+    """Return the flags of a role's certificate."""
+    if options.certs is None:
+        return {}
+    return {
+        "--ssl-certfile": options.certs / f"{role}.crt",
+        "--ssl-keyfile": options.certs / f"{role}.key",
+        "--ssl-ca-certs": options.certs / "ca.crt",
+    }
 
 
 def _shared_tokens(options: MeshOptions, num_workers: int) -> int | None:
@@ -115,7 +139,15 @@ def _words(flags: Mapping[str, object]) -> tuple[str, ...]:
     return tuple(word for pair in given for word in pair)
 
 
-def _module(name: str, module: str, words: tuple[str, ...], *, threads: int = 1) -> ChildCommand:
+def _module(
+    name: str,
+    module: str,
+    words: tuple[str, ...],
+    *,
+    threads: int = 1,
+    redis_url: str | None = None,
+) -> ChildCommand:
+    """Return how to run a service; what may hold a password is no word of its command line."""
     return ChildCommand(
         name=name,
         command=(sys.executable, "-P", "-m", module, *words),
@@ -123,5 +155,6 @@ def _module(name: str, module: str, words: tuple[str, ...], *, threads: int = 1)
             **dict.fromkeys(_THREAD_VARIABLES, str(threads)),
             "PYTHONUNBUFFERED": "1",
             "HF_HUB_OFFLINE": "1",
+            **({} if redis_url is None else {variable_of("redis_url"): redis_url}),
         },
     )

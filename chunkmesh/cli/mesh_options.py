@@ -20,6 +20,8 @@ class MeshOptions:
     """Ignored when layers is given."""
     layers: tuple[LayerRange, ...] | None = None
     """Ranges of the stages, tiling the model; None splits evenly."""
+    replicas: tuple[int, ...] = (1,)
+    """Workers of each stage, >= 1; one number is for all of them."""
     threads: int = 1
     """Compute threads of each stage worker, >= 1."""
     devices: tuple[str, ...] = ()
@@ -47,6 +49,8 @@ class MeshOptions:
     """Passed on as they are."""
     worker_flags: tuple[str, ...] = ()
     """Passed on as they are, to every worker."""
+    certs: Path | None = None
+    """Folder of certificates as make certs writes them; None is plain text."""
     log_dir: Path | None = None
     """Where logs go and stay; None makes a temporary folder, kept only after a failure."""
     ready_timeout_s: float = 300.0
@@ -59,10 +63,14 @@ class MeshOptions:
         Raises:
             ConfigError: names the flag, the value and the limit.
         """
+        if min(self.replicas) < 1:
+            raise ConfigError(f"--replicas {min(self.replicas)}: at least 1")
         if self.threads < 1:
             raise ConfigError(f"--threads {self.threads}: at least 1")
         if self.redis_url is not None and not self.cache:
             raise ConfigError("--redis-url and --no-cache exclude each other")
+        if self.hicache_port is not None and not self.cache:
+            raise ConfigError("--hicache-port and --no-cache exclude each other")
         for flag, tokens in (
             ("--page-size", self.page_tokens),
             ("--chunked-prefill-size", self.chunked_prefill_tokens),

@@ -29,6 +29,9 @@ class PlannedChild:
     probe: Probe
     address: str
     """Where it serves, for people."""
+    role: str = ""
+    """What it is there for: while another of the same role runs its death is no failure. Empty if
+    nothing can stand in for it."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +53,8 @@ class _Member:
     planned: PlannedChild
     process: ChildProcess
     readiness: Readiness = STARTING
+    is_missed: bool = False
+    """Whether its death was told."""
 
     def state(self) -> ChildState:
         return ChildState(
@@ -89,7 +94,8 @@ class ProcessFamily:
         """
         deadline = time.monotonic() + timeout_s
         while True:
-            self.check()
+            if gone := self.check():
+                raise ChildFailed(gone[0])
             waiting = [m for m in self._members() if not m.readiness.ready]
             for member in waiting:
                 member.readiness = member.planned.probe.ask()
@@ -101,16 +107,24 @@ class ProcessFamily:
                 raise _not_ready(waiting[0], timeout_s)
             time.sleep(_POLL_S)
 
-    def check(self) -> None:
-        """Look whether all processes still run.
+    def check(self) -> tuple[str, ...]:
+        """Look whether all processes still run; return news of those that others stand in for.
 
         Raises:
-            ChildFailed: one has ended.
+            ChildFailed: another one has ended.
         """
-        for member in self._members():
+        members = self._members()
+        roles = {each.planned.role for each in members if each.process.exit_code() is None} - {""}
+        news: list[str] = []
+        for member in members:
             code = member.process.exit_code()
-            if code is not None:
-                raise _died(member.process, code)
+            if code is None or member.is_missed:
+                continue
+            if member.planned.role not in roles:
+                raise ChildFailed(_died(member.process, code))
+            member.is_missed = True
+            news.append(_died(member.process, code))
+        return tuple(news)
 
     def end(self, name: str) -> None:
         """End one process, if it was started, while all others still serve it."""
@@ -148,9 +162,9 @@ class ProcessFamily:
         return [member for group in self._groups for member in group]
 
 
-def _died(process: ChildProcess, code: int) -> ChildFailed:
+def _died(process: ChildProcess, code: int) -> str:
     how = f"exit code {code}" if code >= 0 else f"signal {-code}"
-    return ChildFailed(f"{process.name} ended with {how}{_last_lines(process)}")
+    return f"{process.name} ended with {how}{_last_lines(process)}"
 
 
 def _not_ready(member: _Member, timeout_s: float) -> ChildFailed:

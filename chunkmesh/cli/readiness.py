@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import dataclasses
 import http.client
-import json
 import socket
 from pathlib import Path
 from typing import Protocol
 
 from chunkmesh.address import HostPort
+from chunkmesh.json_text import parse_json
 
 _TIMEOUT_S = 2.0
 _MAX_ANSWER_BYTES = 65536
@@ -66,17 +66,16 @@ def read_answer(status: int, body: bytes) -> Readiness:
     if status == http.client.OK:
         return READY
     try:
-        fields = json.loads(body)
+        fields = parse_json(body)
     except ValueError:
         fields = None
     if not isinstance(fields, dict):
         fields = {"state": body.decode(errors="replace").strip()}
     words = [str(fields[name]) for name in ("state", "reason") if fields.get(name)]
-    progress = fields.get("progress")
     return Readiness(
         ready=False,
         state=": ".join(words) or "not ready",
-        progress=min(max(float(progress), 0.0), 1.0) if isinstance(progress, int | float) else None,
+        progress=_share(fields.get("progress")),
     )
 
 
@@ -96,3 +95,10 @@ class RedisSocket:
                 return READY if connection.recv(64) == b"+PONG\r\n" else STARTING
             except OSError:
                 return STARTING
+
+
+def _share(progress: object) -> float | None:
+    """Return a share of 1; None if it is no number."""
+    if not isinstance(progress, int | float) or progress != progress:  # noqa: PLR0124 - NaN
+        return None
+    return float(min(max(progress, 0), 1))

@@ -12,11 +12,13 @@ import typer
 from rich.table import Table
 
 from chunkmesh.cli.command_shape import Command
-from chunkmesh.cli.exits import EXIT_FAILURE, parse_server, reported
-from chunkmesh.cli.flags import Server
+from chunkmesh.cli.exits import EXIT_FAILURE, reported
 from chunkmesh.cli.generation_client import GenerationClient
 from chunkmesh.cli.message_json import fields_of, layers_text
+from chunkmesh.cli.option_groups import takes_options
 from chunkmesh.cli.output import output_console, print_table
+from chunkmesh.cli.route_lines import epoch_text, place_text, route_lines, routes_text
+from chunkmesh.cli.server_options import ServerOptions
 from chunkmesh.cli.stage_fits import fit_lines, write_latency_model
 from chunkmesh.v1 import generation_pb2 as pb
 
@@ -24,21 +26,22 @@ app = typer.Typer()
 
 
 @app.command(cls=Command)
+@takes_options
 def status(
     *,
-    server: Server = "127.0.0.1:50051",
+    to: ServerOptions,
     json_output: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     save_latency_model: Annotated[
         Path | None,
         typer.Option(help="Write the stages' latencies to this file, for --latency-model."),
     ] = None,
 ) -> None:
-    """Show the stages, links, latencies and load of a mesh.
+    """Show the routes, workers, links, latencies and load of a mesh.
 
     Ends with 1 if the mesh is not ready.
     """
-    address = parse_server(server)
-    with reported(), GenerationClient(address) as client:
+    address = to.address()
+    with reported(), GenerationClient(address, to.access()) as client:
         info = client.server_info()
         if save_latency_model is not None:
             write_latency_model(info, client.model_info(), save_latency_model)
@@ -58,7 +61,7 @@ def _show(info: pb.GetServerInfoResponse) -> None:
     console = output_console()
     console.print(summary(info), highlight=False, soft_wrap=True)
     print_table(console, worker_table(info))
-    for line in fit_lines(info):
+    for line in (*route_lines(info), *fit_lines(info)):
         console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
@@ -71,7 +74,8 @@ def summary(info: pb.GetServerInfoResponse) -> str:
     )
     lines = [
         f"mesh      {'ready' if info.ready else 'not ready: ' + info.reason}",
-        f"version   {info.version}, epoch {info.epoch}",
+        f"version   {info.version}, epoch {epoch_text(info.epoch)}",
+        f"routes    {routes_text(info)}",
         f"requests  {requests}",
         f"pages     {used} of {info.num_pages} in use, {info.page_tokens} tokens each",
         f"chunks    {chunks_text(info)}",
@@ -116,11 +120,12 @@ def _speeds(bytes_per_s: Iterable[float]) -> str:
 def worker_table(info: pb.GetServerInfoResponse) -> Table:
     """Return one row a worker."""
     table = Table(
-        "stage", "layers", "worker", "device", "data address", "KV tokens", "link to next"
+        "route", "stage", "layers", "worker", "device", "data address", "KV tokens", "link to next"
     )
     for worker in info.workers:
         table.add_row(
-            str(worker.stage_index) if worker.HasField("stage_index") else "spare",
+            epoch_text(worker.epoch) if worker.HasField("epoch") else "",
+            place_text(worker),
             layers_text(worker.layers),
             worker.worker_id,
             worker.device,

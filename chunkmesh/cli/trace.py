@@ -11,11 +11,12 @@ import typer
 
 from chunkmesh.cli.chrome_trace import chrome_trace
 from chunkmesh.cli.command_shape import Command
-from chunkmesh.cli.exits import parse_server, reported
-from chunkmesh.cli.flags import Server
+from chunkmesh.cli.exits import reported
 from chunkmesh.cli.generation_client import GenerationClient
+from chunkmesh.cli.option_groups import takes_options
 from chunkmesh.cli.output import output_console
 from chunkmesh.cli.pipeline_trace import PipelineTrace
+from chunkmesh.cli.server_options import ServerOptions
 from chunkmesh.cli.trace_text import trace_text
 from chunkmesh.errors import ChunkMeshError, ConfigError, reason_of
 
@@ -46,9 +47,10 @@ app = typer.Typer()
 
 
 @app.command(cls=Command)
+@takes_options
 def trace(
     *,
-    server: Server = "127.0.0.1:50051",
+    to: ServerOptions,
     last: Annotated[
         int | None,
         typer.Option(metavar="N", min=1, max=32, help="The N requests that came last. Default 1."),
@@ -67,12 +69,12 @@ def trace(
     ] = None,
 ) -> None:
     """Show when which stage worked on the last requests: as text, picture, or Perfetto trace."""
-    address = parse_server(server)
+    address = to.address()
     if last is not None and request_id:
         raise typer.BadParameter("give --last or --request-id, not both")
     with reported():
         kind = _format(trace_format, output)
-        with GenerationClient(address) as client:
+        with GenerationClient(address, to.access()) as client:
             told = client.timelines(request_id or (), last=0 if request_id else last or 1)
         if not told:
             raise NothingToTrace(f"no timeline is kept: {address} has served no request yet")

@@ -22,11 +22,12 @@ from chunkmesh.cli.exits import EXIT_INTERRUPTED, reported
 from chunkmesh.cli.local_mesh import LocalMesh
 from chunkmesh.cli.mesh_options import MeshOptions
 from chunkmesh.cli.mesh_table import MeshTable
-from chunkmesh.cli.partition import Partition, inclusive, parse_ranges
+from chunkmesh.cli.partition import Partition, inclusive, parse_ranges, parse_replicas
 from chunkmesh.cli.process_family import ChildState
 from chunkmesh.cli.scheduler_words import check_own_words, check_scheduler_words
 from chunkmesh.cli.stop_signals import StopRequested, StopSignals
 from chunkmesh.errors import ConfigError
+from chunkmesh.hidden import without_passwords
 from chunkmesh.known_settings import variable_of
 from chunkmesh.layers import LayerRange
 
@@ -61,6 +62,7 @@ def up(
     stages: up_flags.Stages = None,
     layers: up_flags.Layers = None,
     partition: up_flags.Partition = Partition.EVEN,
+    replicas: up_flags.Replicas = "1",
     device: up_flags.Device = up_flags.DeviceName.AUTO,
     devices: up_flags.Devices = None,
     threads: up_flags.Threads = 1,
@@ -77,24 +79,22 @@ def up(
     http_port: up_flags.HttpPort = None,
     hicache_port: up_flags.HicachePort = None,
     max_total_tokens: up_flags.MaxTotalTokens = None,
+    certs: up_flags.Certs = None,
     log_dir: up_flags.LogDir = None,
     ready_timeout: up_flags.ReadyTimeout = 300.0,
     json_output: up_flags.JsonOutput = False,
 ) -> None:
     """Start Redis, hicache-server, the scheduler and the stage workers; Ctrl-C ends them all."""
     with reported():
-        _check_layers(stages, layers, partition)
-        if no_cache and hicache_port is not None:
-            raise ConfigError("--hicache-port and --no-cache exclude each other")
-        words = check_scheduler_words(scheduler_flags or [])
-        _check_capacity(max_total_tokens, page_size, words)
-        num_stages = stages or _DEFAULT_STAGES
+        _check_exclusions(stages, layers, partition, hicache_port, no_cache=no_cache)
+        words = _scheduler_words(scheduler_flags or [], max_total_tokens, page_size)
         folder = model_folder(model_path)
         places = gpus.stage_devices(device.value, devices)
         options = MeshOptions(
             model_path=folder,
-            num_stages=num_stages,
-            layers=_named_layers(folder, num_stages, layers, partition, words),
+            num_stages=stages or _DEFAULT_STAGES,
+            layers=_named_layers(folder, stages, layers, partition, words),
+            replicas=parse_replicas(replicas),
             threads=threads,
             devices=places,
             transport=transport.value,
@@ -107,9 +107,10 @@ def up(
             internal_port=internal_port,
             http_port=http_port,
             hicache_port=hicache_port,
-            prefer_usual_ports=True,
             scheduler_flags=words,
             worker_flags=_worker_flags(max_total_tokens, dtype, quantization),
+            certs=_certs(certs),
+            prefer_usual_ports=True,
             log_dir=log_dir,
             ready_timeout_s=ready_timeout,
         )
@@ -117,14 +118,27 @@ def up(
 
 
 def _named_layers(
-    folder: Path, num_stages: int, layers: str | None, partition: Partition, words: Sequence[str]
+    folder: Path,
+    stages: int | None,
+    layers: str | None,
+    partition: Partition,
+    words: Sequence[str],
 ) -> tuple[LayerRange, ...] | None:
     """Return the layers of each stage; None for an even split."""
     if layers is not None:
         return parse_ranges(layers)
     if partition is Partition.AUTO:
-        return auto_ranges(folder, num_stages=num_stages, scheduler_flags=words)
+        return auto_ranges(folder, num_stages=stages or _DEFAULT_STAGES, scheduler_flags=words)
     return None
+
+
+def _certs(folder: Path | None) -> Path | None:
+    """Refuse a folder without an authority."""
+    if folder is None:
+        return None
+    if not (folder / "ca.crt").is_file():
+        raise ConfigError(f"--certs {folder}: no ca.crt there; `make certs` writes one")
+    return folder.resolve()
 
 
 def _on_gpus(devices: Sequence[str], tokens: int) -> int | None:
@@ -132,33 +146,41 @@ def _on_gpus(devices: Sequence[str], tokens: int) -> int | None:
     return tokens if any(name.startswith("cuda") for name in devices) else None
 
 
-def _check_layers(stages: int | None, layers: str | None, partition: Partition) -> None:
-    """Refuse flags of which one would be without effect."""
-    if layers is None:
-        return
-    if stages is not None:
-        raise ConfigError("--stages and --layers exclude each other")
-    if partition is Partition.AUTO:
-        raise ConfigError("--layers and --partition auto exclude each other")
-
-
-def _check_capacity(
-    max_total_tokens: int | None, page_size: int | None, words: Sequence[str]
+def _check_exclusions(
+    stages: int | None,
+    layers: str | None,
+    partition: Partition,
+    hicache_port: int | None,
+    *,
+    no_cache: bool,
 ) -> None:
-    """Refuse a KV pool that holds no page, as the scheduler would once the weights are loaded.
+    """Refuse flags of which one would be without effect."""
+    if layers is not None and stages is not None:
+        raise ConfigError("--stages and --layers exclude each other")
+    if layers is not None and partition is Partition.AUTO:
+        raise ConfigError("--layers and --partition auto exclude each other")
+    if no_cache and hicache_port is not None:
+        raise ConfigError("--hicache-port and --no-cache exclude each other")
 
+
+def _scheduler_words(
+    given: Sequence[str], max_total_tokens: int | None, page_size: int | None
+) -> tuple[str, ...]:
+    """Return the words for the scheduler, checked.
+
+    A KV pool that holds no page is refused, as the scheduler would once the weights are loaded.
     Where the environment or a file may name the size of pages, it is left to the scheduler.
     """
+    words = check_scheduler_words(given)
     elsewhere = {variable_of("page_size"), "CHUNKMESH_CONFIG"} & os.environ.keys()
     if any(word.partition("=")[0] == "--config" for word in words):
         elsewhere.add("--config")
     page_tokens = page_size or (None if elsewhere else DEFAULT_PAGE_TOKENS)
-    if page_tokens is None or max_total_tokens is None:
-        return
-    if max_total_tokens < page_tokens:
+    if page_tokens and max_total_tokens is not None and max_total_tokens < page_tokens:
         raise ConfigError(
             f"--max-total-tokens {max_total_tokens}: at least one page of {page_tokens} tokens"
         )
+    return words
 
 
 def _worker_flags(
@@ -197,7 +219,8 @@ def _run(options: MeshOptions, *, json_output: bool) -> None:
                 table.close()
                 print(_as_json(mesh) if json_output else _as_text(mesh), flush=True)
                 while signals.received is None:
-                    mesh.check()
+                    for news in mesh.check():
+                        print(f"{news}\nothers stand in for it", file=sys.stderr)
                     time.sleep(_CHECK_S)
                 print(f"{signals.received.name}: taking the mesh down", file=sys.stderr)
         except StopRequested as error:
@@ -214,15 +237,21 @@ def _as_text(mesh: LocalMesh) -> str:
     lines = [
         f"scheduler  {endpoints.scheduler}  (side door http://{endpoints.side_door})",
         *(
-            f"worker-{index}   {worker.data}  (layers {inclusive(worker.layers)},"
+            f"{state.name:<10} {worker.data}  (layers {inclusive(worker.layers)},"
             f" side door http://{worker.side_door})"
-            for index, worker in enumerate(endpoints.workers)
+            for state, worker in zip(_worker_states(mesh), endpoints.workers, strict=True)
         ),
     ]
     if endpoints.hicache is not None:
         hicache = endpoints.hicache
         lines.append(f"hicache    {hicache.grpc}  (side door http://{hicache.side_door})")
-        lines.append(f"redis      {hicache.redis_url}")
+        lines.append(f"redis      {without_passwords(hicache.redis_url)}")
     lines.append(f"logs       {mesh.run_dir}")
-    lines.append(f'try        chunkmesh generate --server {endpoints.scheduler} "Hello"')
+    tls = "" if mesh.certs is None else f" --ssl-ca-certs {mesh.certs / 'ca.crt'}"
+    lines.append(f'try        chunkmesh generate --server {endpoints.scheduler}{tls} "Hello"')
     return "\n".join([*lines, "Ctrl-C takes everything down."])
+
+
+def _worker_states(mesh: LocalMesh) -> list[ChildState]:
+    """Return the workers among the processes, in the order of their endpoints."""
+    return [state for state in mesh.processes() if state.name.startswith("worker-")]

@@ -55,6 +55,13 @@ Stages = Annotated[int | None, typer.Option(min=1, help="Number of stages. Defau
 Layers = Annotated[
     str | None, typer.Option(help="Layers of each stage, such as 0-9,10-29; instead of --stages.")
 ]
+Replicas = Annotated[
+    str,
+    typer.Option(
+        help="Workers of each stage: one number for all, or one for each, such as 1,2. Full sets"
+        " are routes of their own, what is left over are spares."
+    ),
+]
 Device = Annotated[
     DeviceName, typer.Option(help="What stages compute on; auto is GPUs where there are any.")
 ]
@@ -108,6 +115,12 @@ HicachePort = Annotated[
 ]
 MaxTotalTokens = Annotated[
     int | None, typer.Option(min=1, help="KV capacity of each worker, in tokens.")
+]
+Certs = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FOLDER", help="Use TLS with the certificates of this folder, from `make certs`."
+    ),
 ]
 LogDir = Annotated[Path | None, typer.Option(help="Keep logs here. Default: a temporary folder.")]
 ReadyTimeout = Annotated[float, typer.Option(min=0, help="Seconds until all must serve.")]

@@ -42,6 +42,9 @@ def find_server() -> Path:
 def server_command(program: Path, run_dir: Path, *, max_bytes: int) -> tuple[str, ...]:
     """Return the command line of a server on a unix socket in run_dir that never writes to disk.
 
+    Nor does it evict: that would take pinned and leased pages, and nobody would know. What comes on
+    top of max_bytes is refused; hicache-server evicts by a budget below that.
+
     Raises:
         ConfigError: run_dir's path is too long for a unix socket.
     """
@@ -52,7 +55,7 @@ def server_command(program: Path, run_dir: Path, *, max_bytes: int) -> tuple[str
         str(program),
         *("--port", "0", "--unixsocket", str(path), "--unixsocketperm", "700"),
         *("--dir", str(run_dir), "--save", "", "--appendonly", "no", "--daemonize", "no"),
-        *("--maxmemory", str(max_bytes), "--maxmemory-policy", "volatile-lru"),
+        *("--maxmemory", str(max_bytes), "--maxmemory-policy", "noeviction"),
     )
 
 

@@ -51,11 +51,9 @@ def write_folder(gguf_path: Path, folder: Path, progress: Progress) -> None:
     Raises:
         ConfigError: the file has an architecture or a tensor that this does not know.
     """
-    reader = gguf.GGUFReader(gguf_path)
-    config = read_config(reader)
+    config, tensors = read_gguf(gguf_path, progress)
     _write_json(folder / "config.json", config)
     _write_json(folder / "generation_config.json", _generation_config(config))
-    tensors = read_tensors(reader, config, progress)
     task = progress.add_task("write weights and tokenizer", total=2)
     weights_path = folder / "model.safetensors"
     save_file(tensors, weights_path, metadata={"format": "pt"})
@@ -64,6 +62,20 @@ def write_folder(gguf_path: Path, folder: Path, progress: Progress) -> None:
     progress.advance(task)
     _write_tokenizer(gguf_path, folder, int(config["max_position_embeddings"]))
     progress.advance(task)
+
+
+def read_gguf(path: Path, progress: Progress) -> tuple[dict[str, Any], dict[str, Weights]]:
+    """Return a file's metadata in the words of config.json, and its weights.
+
+    Raises:
+        ConfigError: it is no such file, not whole, or has what this does not know.
+    """
+    try:
+        reader = gguf.GGUFReader(path)
+        config = read_config(reader)
+        return config, read_tensors(reader, config, progress)
+    except (ValueError, LookupError, TypeError, ArithmeticError) as error:
+        raise ConfigError(f"{path.name} is no GGUF file that can be read: {error}") from error
 
 
 def read_config(reader: gguf.GGUFReader) -> dict[str, Any]:

@@ -10,6 +10,8 @@ import hashlib
 import json
 from pathlib import Path
 
+from chunkmesh.json_text import parse_json
+
 MANIFEST_FILE = "chunkmesh_manifest.json"
 
 
@@ -29,7 +31,7 @@ def write_manifest(folder: Path, *, source_sha256: str) -> None:
 def find_damage(folder: Path, *, source_sha256: str) -> str | None:
     """Say what is wrong with the folder, or None if every file is as it was written."""
     try:
-        manifest = json.loads((folder / MANIFEST_FILE).read_bytes())
+        manifest = parse_json((folder / MANIFEST_FILE).read_bytes())
         files: dict[str, str] = dict(manifest["files"])
         source = manifest["source_sha256"]
     except (OSError, ValueError, KeyError, TypeError):

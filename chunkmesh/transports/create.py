@@ -11,6 +11,7 @@ from chunkmesh.errors import ConfigError
 from chunkmesh.transports.base import Transport
 from chunkmesh.transports.grpc_stream import GrpcTransport
 from chunkmesh.transports.memory import MemoryNetwork, MemoryTransport
+from chunkmesh.trust.tls_files import TlsFiles
 
 NAMES = ("ucx", "grpc", "memory")
 _CPU = torch.device("cpu")
@@ -23,16 +24,17 @@ def create(
     network: MemoryNetwork | None = None,
     with_checksum: bool = False,
     device: torch.device = _CPU,
+    tls: TlsFiles | None = None,
 ) -> Transport:
     """Return a transport that will listen at address; network is for memory only.
 
-    device is where activations are.
+    device is where activations are; tls protects the links of grpc, and no others.
 
     Raises:
         ConfigError: no such transport, or its packages are missing.
     """
     if name == "grpc":
-        return GrpcTransport(address, with_checksum=with_checksum)
+        return GrpcTransport(address, with_checksum=with_checksum, tls=tls)
     if name == "memory" and network is not None:
         return MemoryTransport(network, address, with_checksum=with_checksum)
     if name != "ucx":

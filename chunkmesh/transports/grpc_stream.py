@@ -12,16 +12,29 @@ import grpc
 import grpc.aio
 import torch
 
+from chunkmesh.address import HostPort, Listen
 from chunkmesh.errors import ConfigError, LinkError
+from chunkmesh.grpc_options import HANDSHAKE_S, MAX_METADATA_BYTES
+from chunkmesh.ports import free_address
+from chunkmesh.rpc_errors import ErrorInterceptor
 from chunkmesh.transports import handshake
 from chunkmesh.transports.base import HANDSHAKE_TIMEOUT_S, Activation, LinkSpec
 from chunkmesh.transports.grpc_inbound import DataPlane, InboundStream
 from chunkmesh.transports.handshake import Hello
 from chunkmesh.transports.header import Header
 from chunkmesh.transports.sequence import InboundSequence, OutboundSequence
+from chunkmesh.trust.access import Door, Role
+from chunkmesh.trust.credentials import channel_credentials, server_credentials
+from chunkmesh.trust.guard import Guard
+from chunkmesh.trust.interceptor import GuardInterceptor
+from chunkmesh.trust.tls_files import TlsFiles
 from chunkmesh.v1 import data_plane_pb2, data_plane_pb2_grpc
 
 PART_BYTES = 4 * 1024 * 1024
+_MAX_CALLS = 1024
+"""At a time on the data port: the link in use, and strangers in their handshake."""
+_MAX_STREAMS = 4
+"""Calls at a time of one connection; a worker makes one."""
 _GRACE_S = 0.5
 """For streams that have ended already to say so."""
 
@@ -31,8 +44,15 @@ _Call = grpc.aio.StreamStreamCall[data_plane_pb2.LinkRequest, data_plane_pb2.Lin
 _MESSAGE_OPTIONS: tuple[_Option, ...] = (
     ("grpc.max_receive_message_length", PART_BYTES + 4096),
     ("grpc.max_send_message_length", PART_BYTES + 4096),
+    ("grpc.max_metadata_size", MAX_METADATA_BYTES),
+    ("grpc.absolute_max_metadata_size", MAX_METADATA_BYTES),
 )
-_SERVER_OPTIONS: tuple[_Option, ...] = (*_MESSAGE_OPTIONS, ("grpc.so_reuseport", 0))
+_SERVER_OPTIONS: tuple[_Option, ...] = (
+    *_MESSAGE_OPTIONS,
+    ("grpc.so_reuseport", 0),
+    ("grpc.max_concurrent_streams", _MAX_STREAMS),
+    ("grpc.server_handshake_timeout_ms", HANDSHAKE_S * 1000),
+)
 _CHANNEL_OPTIONS: tuple[_Option, ...] = (
     *_MESSAGE_OPTIONS,
     ("grpc.use_local_subchannel_pool", 1),  # a worker that was down must not delay the next dial
@@ -148,8 +168,11 @@ class GrpcTransport:
         *,
         with_checksum: bool = False,
         handshake_timeout_s: float = HANDSHAKE_TIMEOUT_S,
+        tls: TlsFiles | None = None,
     ) -> None:
+        """Prepare; with tls both ends of a link must be workers by their certificates."""
         self.address = address
+        self._tls = tls
         self._with_checksum = with_checksum
         self._timeout_s = handshake_timeout_s
         self._data_plane = DataPlane(timeout_s=handshake_timeout_s)
@@ -158,16 +181,26 @@ class GrpcTransport:
 
     async def start(self) -> None:
         """Listen."""
-        server = grpc.aio.server(options=_SERVER_OPTIONS)
+        guard = Guard(door=Door.DATA, tls=self._tls, is_mutual=self._tls is not None)
+        server = grpc.aio.server(
+            interceptors=[ErrorInterceptor(), GuardInterceptor(guard)],
+            options=_SERVER_OPTIONS,
+            maximum_concurrent_rpcs=_MAX_CALLS,
+        )
         data_plane_pb2_grpc.add_DataPlaneServicer_to_server(self._data_plane, server)
-        host, _, _ = self.address.rpartition(":")
+        asked = HostPort.parse(self.address)
+        listen = Listen(host=asked.host, port=asked.port, flag="--data-port", explicit=True)
+        address = free_address(listen)
         try:
-            port = server.add_insecure_port(self.address)
+            if self._tls is None:
+                server.add_insecure_port(str(address))
+            else:
+                server.add_secure_port(str(address), server_credentials(self._tls))
         except RuntimeError as error:
-            raise ConfigError(f"data address {self.address} cannot be bound: {error}") from error
+            raise ConfigError(f"data address {address} cannot be bound: {error}") from error
         await server.start()
         self._server = server
-        self.address = f"{host}:{port}"
+        self.address = str(address)
 
     async def accept(self, spec: LinkSpec) -> _GrpcReceiver:
         """Wait for the stage before."""
@@ -175,7 +208,7 @@ class GrpcTransport:
 
     async def dial(self, address: str, spec: LinkSpec) -> _GrpcSender:
         """Connect to the next stage."""
-        channel = grpc.aio.insecure_channel(address, options=_CHANNEL_OPTIONS)
+        channel = self._channel(address)
         call: _Call = data_plane_pb2_grpc.DataPlaneStub(channel).Link()
         begin = time.perf_counter()
         try:
@@ -195,6 +228,14 @@ class GrpcTransport:
         self._senders = [kept for kept in self._senders if not kept.closed]
         self._senders.append(sender)
         return sender
+
+    def _channel(self, address: str) -> grpc.aio.Channel:
+        if self._tls is None:
+            return grpc.aio.insecure_channel(address, options=_CHANNEL_OPTIONS)
+        name = ("grpc.ssl_target_name_override", Role.WORKER.certificate_name)
+        return grpc.aio.secure_channel(
+            address, channel_credentials(self._tls.current()), options=(*_CHANNEL_OPTIONS, name)
+        )
 
     async def close(self) -> None:
         """Stop listening and close every link."""

@@ -12,14 +12,17 @@ import time
 
 import structlog
 
+from chunkmesh.address import HostPort, Listen
 from chunkmesh.errors import ConfigError, LinkError
+from chunkmesh.ports import bind
 from chunkmesh.transports import handshake
 from chunkmesh.transports.base import LinkSpec
 from chunkmesh.transports.handshake import Hello, Refusal
 from chunkmesh.transports.pairing import Pairing
 
 MAX_STRANGERS = 16
-"""Connections that may be in their handshake at once."""
+"""Connections that may be in their handshake at once: one more ends the oldest, so that whoever
+holds many open keeps nobody out, for the right peer's handshake takes a moment."""
 
 _LENGTH_BYTES = 2
 _log = structlog.get_logger(__name__)
@@ -88,7 +91,8 @@ class Rendezvous:
         """The bound port after start."""
         self._timeout_s = timeout_s
         self._pairing: Pairing[Line] = Pairing()
-        self._strangers: set[asyncio.Task[None]] = set()
+        self._strangers: dict[asyncio.Task[None], Line] = {}
+        """Those in their handshake, the oldest first."""
         self._server: asyncio.Server | None = None
 
     async def start(self) -> None:
@@ -97,12 +101,8 @@ class Rendezvous:
         Raises:
             ConfigError: the address cannot be bound.
         """
-        try:
-            self._server = await asyncio.start_server(self._meet, self.host, self.port)
-        except OSError as error:
-            raise ConfigError(
-                f"data address {self.host}:{self.port} cannot be bound: {error.strerror}"
-            ) from error
+        listen = Listen(host=self.host, port=self.port, flag="--data-port", explicit=True)
+        self._server = await asyncio.start_server(self._meet, sock=bind(listen))
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def expect(self, spec: LinkSpec, address: bytes) -> Line:
@@ -121,17 +121,19 @@ class Rendezvous:
         """Handle one incoming connection; never raises."""
         line = Line(reader, writer, self._timeout_s)
         task = asyncio.current_task()
-        if task is None or len(self._strangers) >= MAX_STRANGERS:
+        if task is None:
             line.close()
             return
-        self._strangers.add(task)
+        if len(self._strangers) >= MAX_STRANGERS:
+            self._strangers.pop(next(iter(self._strangers))).close()
+        self._strangers[task] = line
         paired = False
         try:
             paired = await self._pair(line)
         except LinkError as error:
             _log.warning("link handshake failed", error=str(error))
         finally:
-            self._strangers.discard(task)
+            self._strangers.pop(task, None)
             if not paired:
                 line.close()
 
@@ -160,12 +162,12 @@ async def meet(address: str, hello: Hello, *, timeout_s: float) -> Line:
     Raises:
         LinkError: nobody answers there in time, or the link is refused.
     """
-    host, _, port = address.rpartition(":")
     begin = time.monotonic()
     try:
+        peer = HostPort.parse(address)
         async with asyncio.timeout(timeout_s):
-            reader, writer = await asyncio.open_connection(host, int(port))
-    except (OSError, ValueError) as error:
+            reader, writer = await asyncio.open_connection(peer.host, peer.port)
+    except (OSError, ValueError, ConfigError) as error:
         raise LinkError(f"no worker answers at {address}: {error}") from error
     line = Line(reader, writer, max(0.0, timeout_s - (time.monotonic() - begin)))
     try:

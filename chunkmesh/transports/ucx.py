@@ -17,6 +17,7 @@ import torch
 from ucxx._lib import libucxx
 from ucxx._lib.arr import Array
 
+from chunkmesh.address import HostPort
 from chunkmesh.errors import ConfigError, LinkError
 from chunkmesh.transports import gpu_memory
 from chunkmesh.transports.base import HANDSHAKE_TIMEOUT_S, LinkSpec
@@ -180,12 +181,12 @@ class UcxTransport:
 
     async def start(self) -> None:
         """Listen at the address and open UCX on its interface."""
-        host, _, port = self.address.rpartition(":")
+        asked = HostPort.parse(self.address)
         gpu_memory.enter(self._device)
-        self._context = _open_context(interface_of(host))
-        self._rendezvous = Rendezvous(host, int(port), timeout_s=self._timeout_s)
+        self._context = _open_context(interface_of(asked.host))
+        self._rendezvous = Rendezvous(asked.host, asked.port, timeout_s=self._timeout_s)
         await self._rendezvous.start()
-        self.address = f"{host}:{self._rendezvous.port}"
+        self.address = str(HostPort(host=asked.host, port=self._rendezvous.port))
 
     async def accept(self, spec: LinkSpec) -> TagReceiver:
         """Wait for the stage before."""

@@ -48,6 +48,38 @@ FINISH_REASON_ABORT: FinishReason.ValueType  # 3
 """Ended by Abort."""
 Global___FinishReason: _TypeAlias = FinishReason  # noqa: Y015
 
+class _WorkerState:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _WorkerStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_WorkerState.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    WORKER_STATE_UNSPECIFIED: _WorkerState.ValueType  # 0
+    """Not said."""
+    WORKER_STATE_SERVING: _WorkerState.ValueType  # 1
+    """It is a stage of a route that stands."""
+    WORKER_STATE_JOINING: _WorkerState.ValueType  # 2
+    """It is a stage of a route that forms."""
+    WORKER_STATE_SPARE: _WorkerState.ValueType  # 3
+    """It is in no route, and takes over where a worker of its layers is lost."""
+    WORKER_STATE_LEAVING: _WorkerState.ValueType  # 4
+    """It is about to end."""
+
+class WorkerState(_WorkerState, metaclass=_WorkerStateEnumTypeWrapper):
+    """What an attached worker does."""
+
+WORKER_STATE_UNSPECIFIED: WorkerState.ValueType  # 0
+"""Not said."""
+WORKER_STATE_SERVING: WorkerState.ValueType  # 1
+"""It is a stage of a route that stands."""
+WORKER_STATE_JOINING: WorkerState.ValueType  # 2
+"""It is a stage of a route that forms."""
+WORKER_STATE_SPARE: WorkerState.ValueType  # 3
+"""It is in no route, and takes over where a worker of its layers is lost."""
+WORKER_STATE_LEAVING: WorkerState.ValueType  # 4
+"""It is about to end."""
+Global___WorkerState: _TypeAlias = WorkerState  # noqa: Y015
+
 @_typing.final
 class TokenIds(_message.Message):
     """Token ids; for long prompts input_ids_le parses a hundred times faster."""
@@ -924,10 +956,12 @@ class WorkerInfo(_message.Message):
     DEVICE_FIELD_NUMBER: _builtins.int
     BACKENDS_FIELD_NUMBER: _builtins.int
     CHUNK_ALIGNMENT_TOKENS_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
+    EPOCH_FIELD_NUMBER: _builtins.int
     worker_id: _builtins.str
     """Unique per process start."""
     stage_index: _builtins.int
-    """Its place in the route; absent for a spare."""
+    """Its place in its route; absent if it is in none."""
     data_address: _builtins.str
     """Where its activations arrive, HOST:PORT."""
     kv_capacity_tokens: _builtins.int
@@ -936,6 +970,10 @@ class WorkerInfo(_message.Message):
     """What it computes on: cpu, or the name of a GPU."""
     chunk_alignment_tokens: _builtins.int
     """Chunks of a multiple of it keep all of its device busy, in tokens; 0 if no length is better."""
+    state: Global___WorkerState.ValueType
+    """What it does now."""
+    epoch: _builtins.int
+    """Epoch of its route; absent if it is in none."""
     @_builtins.property
     def layers(self) -> _common_pb2.LayerRange:
         """Layers it holds."""
@@ -960,16 +998,81 @@ class WorkerInfo(_message.Message):
         device: _builtins.str = ...,
         backends: _abc.Iterable[_common_pb2.Backend] | None = ...,
         chunk_alignment_tokens: _builtins.int = ...,
+        state: Global___WorkerState.ValueType = ...,
+        epoch: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_stage_index", b"_stage_index", "layers", b"layers", "outbound", b"outbound", "stage_index", b"stage_index"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_epoch", b"_epoch", "_stage_index", b"_stage_index", "epoch", b"epoch", "layers", b"layers", "outbound", b"outbound", "stage_index", b"stage_index"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_stage_index", b"_stage_index", "backends", b"backends", "chunk_alignment_tokens", b"chunk_alignment_tokens", "data_address", b"data_address", "device", b"device", "kv_capacity_tokens", b"kv_capacity_tokens", "layers", b"layers", "outbound", b"outbound", "stage_index", b"stage_index", "worker_id", b"worker_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_epoch", b"_epoch", "_stage_index", b"_stage_index", "backends", b"backends", "chunk_alignment_tokens", b"chunk_alignment_tokens", "data_address", b"data_address", "device", b"device", "epoch", b"epoch", "kv_capacity_tokens", b"kv_capacity_tokens", "layers", b"layers", "outbound", b"outbound", "stage_index", b"stage_index", "state", b"state", "worker_id", b"worker_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__epoch: _TypeAlias = _typing.Literal["epoch"]  # noqa: Y015
+    _WhichOneofArgType__epoch: _TypeAlias = _typing.Literal["_epoch", b"_epoch"]  # noqa: Y015
     _WhichOneofReturnType__stage_index: _TypeAlias = _typing.Literal["stage_index"]  # noqa: Y015
     _WhichOneofArgType__stage_index: _TypeAlias = _typing.Literal["_stage_index", b"_stage_index"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__epoch) -> _WhichOneofReturnType__epoch | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__stage_index) -> _WhichOneofReturnType__stage_index | None: ...
 
 Global___WorkerInfo: _TypeAlias = WorkerInfo  # noqa: Y015
+
+@_typing.final
+class RouteInfo(_message.Message):
+    """One worker for every layer, in the order of the stages: where a request's pages lie."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EPOCH_FIELD_NUMBER: _builtins.int
+    STANDS_FIELD_NUMBER: _builtins.int
+    WORKER_IDS_FIELD_NUMBER: _builtins.int
+    NUM_PAGES_FIELD_NUMBER: _builtins.int
+    FREE_PAGES_FIELD_NUMBER: _builtins.int
+    NUM_REQUESTS_RUNNING_FIELD_NUMBER: _builtins.int
+    NUM_MICROBATCHES_IN_FLIGHT_FIELD_NUMBER: _builtins.int
+    FITS_FIELD_NUMBER: _builtins.int
+    STOOD_MS_FIELD_NUMBER: _builtins.int
+    epoch: _builtins.int
+    """Unique over all routes and only growing: the scheduler's term in the upper 32 bits."""
+    stands: _builtins.bool
+    """Whether every stage is connected; else the route forms."""
+    num_pages: _builtins.int
+    """Its pages."""
+    free_pages: _builtins.int
+    """Pages that can be handed out now, those with cached contents included."""
+    num_requests_running: _builtins.int
+    """Requests that hold pages of it."""
+    num_microbatches_in_flight: _builtins.int
+    """Microbatches in flight on it."""
+    stood_ms: _builtins.int
+    """How long it has stood, in milliseconds; 0 while it forms."""
+    @_builtins.property
+    def worker_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Its workers, in the order of the stages."""
+
+    @_builtins.property
+    def fits(self) -> _containers.RepeatedCompositeFieldContainer[Global___StageFit]:
+        """Latency of each of its stages, in order."""
+
+    def __init__(
+        self,
+        *,
+        epoch: _builtins.int = ...,
+        stands: _builtins.bool = ...,
+        worker_ids: _abc.Iterable[_builtins.str] | None = ...,
+        num_pages: _builtins.int = ...,
+        free_pages: _builtins.int = ...,
+        num_requests_running: _builtins.int = ...,
+        num_microbatches_in_flight: _builtins.int = ...,
+        fits: _abc.Iterable[Global___StageFit] | None = ...,
+        stood_ms: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "fits", b"fits", "free_pages", b"free_pages", "num_microbatches_in_flight", b"num_microbatches_in_flight", "num_pages", b"num_pages", "num_requests_running", b"num_requests_running", "stands", b"stands", "stood_ms", b"stood_ms", "worker_ids", b"worker_ids"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RouteInfo: _TypeAlias = RouteInfo  # noqa: Y015
 
 @_typing.final
 class LatencyTerms(_message.Message):
@@ -1145,12 +1248,14 @@ class GetServerInfoResponse(_message.Message):
     CHUNK_STRATEGY_REASON_FIELD_NUMBER: _builtins.int
     CACHE_FIELD_NUMBER: _builtins.int
     CHUNK_ALIGNMENT_TOKENS_FIELD_NUMBER: _builtins.int
+    ROUTES_FIELD_NUMBER: _builtins.int
+    ACTIVE_SCHEDULER_FIELD_NUMBER: _builtins.int
     ready: _builtins.bool
-    """Whether a route covers every layer."""
+    """Whether a route stands."""
     reason: _builtins.str
     """Why not, in words for a person; empty when ready."""
     epoch: _builtins.int
-    """Raised whenever the route is re-formed."""
+    """Of the newest route: each new or re-formed one has a higher one than all before."""
     page_tokens: _builtins.int
     """Tokens a page holds."""
     num_pages: _builtins.int
@@ -1179,6 +1284,10 @@ class GetServerInfoResponse(_message.Message):
     """Optimal chunks end at multiples of it, in tokens, but for those beside decode rows or other
     prompts; 0 with another strategy.
     """
+    active_scheduler: _builtins.str
+    """Users' address of the scheduler to ask instead, HOST:PORT; empty if this one is active, or if nobody
+    knows.
+    """
     @_builtins.property
     def missing_layers(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.LayerRange]:
         """Layers that no worker holds."""
@@ -1194,6 +1303,10 @@ class GetServerInfoResponse(_message.Message):
     @_builtins.property
     def cache(self) -> Global___CacheInfo:
         """What prompts did not have to compute."""
+
+    @_builtins.property
+    def routes(self) -> _containers.RepeatedCompositeFieldContainer[Global___RouteInfo]:
+        """Routes that stand or form, the oldest first."""
 
     def __init__(
         self,
@@ -1218,10 +1331,12 @@ class GetServerInfoResponse(_message.Message):
         chunk_strategy_reason: _builtins.str = ...,
         cache: Global___CacheInfo | None = ...,
         chunk_alignment_tokens: _builtins.int = ...,
+        routes: _abc.Iterable[Global___RouteInfo] | None = ...,
+        active_scheduler: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["cache", b"cache"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cache", b"cache", "cache_fault", b"cache_fault", "chunk_alignment_tokens", b"chunk_alignment_tokens", "chunk_strategy", b"chunk_strategy", "chunk_strategy_reason", b"chunk_strategy_reason", "chunked_prefill_tokens", b"chunked_prefill_tokens", "epoch", b"epoch", "fits", b"fits", "free_pages", b"free_pages", "missing_layers", b"missing_layers", "num_microbatches_in_flight", b"num_microbatches_in_flight", "num_pages", b"num_pages", "num_preemptions", b"num_preemptions", "num_requests_running", b"num_requests_running", "num_requests_waiting", b"num_requests_waiting", "page_tokens", b"page_tokens", "ready", b"ready", "reason", b"reason", "version", b"version", "workers", b"workers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["active_scheduler", b"active_scheduler", "cache", b"cache", "cache_fault", b"cache_fault", "chunk_alignment_tokens", b"chunk_alignment_tokens", "chunk_strategy", b"chunk_strategy", "chunk_strategy_reason", b"chunk_strategy_reason", "chunked_prefill_tokens", b"chunked_prefill_tokens", "epoch", b"epoch", "fits", b"fits", "free_pages", b"free_pages", "missing_layers", b"missing_layers", "num_microbatches_in_flight", b"num_microbatches_in_flight", "num_pages", b"num_pages", "num_preemptions", b"num_preemptions", "num_requests_running", b"num_requests_running", "num_requests_waiting", b"num_requests_waiting", "page_tokens", b"page_tokens", "ready", b"ready", "reason", b"reason", "routes", b"routes", "version", b"version", "workers", b"workers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

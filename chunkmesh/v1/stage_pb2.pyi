@@ -8,6 +8,7 @@ from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -18,6 +19,30 @@ else:
     from typing_extensions import TypeAlias as _TypeAlias, Never as _Never
 
 DESCRIPTOR: _descriptor.FileDescriptor
+
+class _FaultSide:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _FaultSideEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_FaultSide.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    FAULT_SIDE_UNSPECIFIED: _FaultSide.ValueType  # 0
+    """The stage itself."""
+    FAULT_SIDE_INBOUND: _FaultSide.ValueType  # 1
+    """The link from the stage before."""
+    FAULT_SIDE_OUTBOUND: _FaultSide.ValueType  # 2
+    """The link to the next stage."""
+
+class FaultSide(_FaultSide, metaclass=_FaultSideEnumTypeWrapper):
+    """Which part of a stage a fault is of."""
+
+FAULT_SIDE_UNSPECIFIED: FaultSide.ValueType  # 0
+"""The stage itself."""
+FAULT_SIDE_INBOUND: FaultSide.ValueType  # 1
+"""The link from the stage before."""
+FAULT_SIDE_OUTBOUND: FaultSide.ValueType  # 2
+"""The link to the next stage."""
+Global___FaultSide: _TypeAlias = FaultSide  # noqa: Y015
 
 @_typing.final
 class ProfilePoint(_message.Message):
@@ -82,6 +107,8 @@ class Hello(_message.Message):
     BACKENDS_FIELD_NUMBER: _builtins.int
     CHUNK_ALIGNMENT_TOKENS_FIELD_NUMBER: _builtins.int
     HOST_CAPACITY_TOKENS_FIELD_NUMBER: _builtins.int
+    PEER_FIELD_NUMBER: _builtins.int
+    SEEN_EPOCH_FIELD_NUMBER: _builtins.int
     protocol_version: _builtins.int
     """Version of this contract; 1."""
     incarnation: _builtins.str
@@ -112,6 +139,12 @@ class Hello(_message.Message):
     """Chunks of a multiple of it keep all of its device busy, in tokens; 0 if no length is better."""
     host_capacity_tokens: _builtins.int
     """Capacity of its host memory for pages, in tokens; 0 if it has none."""
+    peer: _builtins.str
+    """Data address that it would rather send its activations to, HOST:PORT; empty if it has no wish."""
+    seen_epoch: _builtins.int
+    """Highest epoch that it has followed, of whichever scheduler; 0 if none. The term is in the upper
+    32 bits.
+    """
     @_builtins.property
     def layers(self) -> _common_pb2.LayerRange:
         """Layers that it holds."""
@@ -150,10 +183,12 @@ class Hello(_message.Message):
         backends: _abc.Iterable[_common_pb2.Backend] | None = ...,
         chunk_alignment_tokens: _builtins.int = ...,
         host_capacity_tokens: _builtins.int = ...,
+        peer: _builtins.str = ...,
+        seen_epoch: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["layers", b"layers"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["backends", b"backends", "chunk_alignment_tokens", b"chunk_alignment_tokens", "config_digest", b"config_digest", "data_address", b"data_address", "device", b"device", "dtype", b"dtype", "embedding_digest", b"embedding_digest", "head_digest", b"head_digest", "hidden_size", b"hidden_size", "host_capacity_tokens", b"host_capacity_tokens", "incarnation", b"incarnation", "kv_bytes_per_token", b"kv_bytes_per_token", "kv_capacity_tokens", b"kv_capacity_tokens", "layer_digests", b"layer_digests", "layers", b"layers", "model_layers", b"model_layers", "profile", b"profile", "protocol_version", b"protocol_version", "transport", b"transport"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["backends", b"backends", "chunk_alignment_tokens", b"chunk_alignment_tokens", "config_digest", b"config_digest", "data_address", b"data_address", "device", b"device", "dtype", b"dtype", "embedding_digest", b"embedding_digest", "head_digest", b"head_digest", "hidden_size", b"hidden_size", "host_capacity_tokens", b"host_capacity_tokens", "incarnation", b"incarnation", "kv_bytes_per_token", b"kv_bytes_per_token", "kv_capacity_tokens", b"kv_capacity_tokens", "layer_digests", b"layer_digests", "layers", b"layers", "model_layers", b"model_layers", "peer", b"peer", "profile", b"profile", "protocol_version", b"protocol_version", "seen_epoch", b"seen_epoch", "transport", b"transport"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -401,6 +436,7 @@ class AttachRequest(_message.Message):
     STORE_DONE_FIELD_NUMBER: _builtins.int
     HEARTBEAT_FIELD_NUMBER: _builtins.int
     FAULT_FIELD_NUMBER: _builtins.int
+    LEAVING_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def hello(self) -> Global___Hello:
         """First message."""
@@ -433,6 +469,10 @@ class AttachRequest(_message.Message):
     def fault(self) -> Global___Fault:
         """The worker cannot go on in this epoch, for example because its link broke."""
 
+    @_builtins.property
+    def leaving(self) -> Global___Leaving:
+        """The worker is going to end, and asks to be let go."""
+
     def __init__(
         self,
         *,
@@ -444,12 +484,13 @@ class AttachRequest(_message.Message):
         store_done: Global___StoreDone | None = ...,
         heartbeat: Global___Heartbeat | None = ...,
         fault: Global___Fault | None = ...,
+        leaving: Global___Leaving | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "event", b"event", "fault", b"fault", "heartbeat", b"heartbeat", "hello", b"hello", "join_ready", b"join_ready", "joined", b"joined", "load_done", b"load_done", "store_done", b"store_done"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "event", b"event", "fault", b"fault", "heartbeat", b"heartbeat", "hello", b"hello", "join_ready", b"join_ready", "joined", b"joined", "leaving", b"leaving", "load_done", b"load_done", "store_done", b"store_done"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "event", b"event", "fault", b"fault", "heartbeat", b"heartbeat", "hello", b"hello", "join_ready", b"join_ready", "joined", b"joined", "load_done", b"load_done", "store_done", b"store_done"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "event", b"event", "fault", b"fault", "heartbeat", b"heartbeat", "hello", b"hello", "join_ready", b"join_ready", "joined", b"joined", "leaving", b"leaving", "load_done", b"load_done", "store_done", b"store_done"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["hello", "join_ready", "joined", "ack", "load_done", "store_done", "heartbeat", "fault"]  # noqa: Y015
+    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["hello", "join_ready", "joined", "ack", "load_done", "store_done", "heartbeat", "fault", "leaving"]  # noqa: Y015
     _WhichOneofArgType_event: _TypeAlias = _typing.Literal["event", b"event"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_event) -> _WhichOneofReturnType_event | None: ...
 
@@ -463,23 +504,46 @@ class Fault(_message.Message):
 
     EPOCH_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
+    SIDE_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
     """Epoch that it speaks of."""
     reason: _builtins.str
     """Reason in words."""
+    side: Global___FaultSide.ValueType
+    """What is broken."""
     def __init__(
         self,
         *,
         epoch: _builtins.int = ...,
         reason: _builtins.str = ...,
+        side: Global___FaultSide.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "reason", b"reason"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "reason", b"reason", "side", b"side"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Fault: _TypeAlias = Fault  # noqa: Y015
+
+@_typing.final
+class Leaving(_message.Message):
+    """The worker is to end: it takes part in no new route, and its route is given up as soon as others
+    can go on for it. Answered by Released.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Leaving: _TypeAlias = Leaving  # noqa: Y015
 
 @_typing.final
 class Join(_message.Message):
@@ -497,7 +561,10 @@ class Join(_message.Message):
     NUM_PAGES_FIELD_NUMBER: _builtins.int
     MAX_MICROBATCH_TOKENS_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
-    """The new epoch, above every earlier one."""
+    """The new epoch, above every earlier one of this scheduler: its term in the upper 32 bits, a number
+    that counts over all routes in the lower ones. Workers refuse a term lower than the highest that
+    they have seen.
+    """
     stage_index: _builtins.int
     """The worker's place in the route."""
     num_stages: _builtins.int
@@ -1049,6 +1116,23 @@ class Release(_message.Message):
 Global___Release: _TypeAlias = Release  # noqa: Y015
 
 @_typing.final
+class Beat(_message.Message):
+    """Sign of life: the first answer to Hello, and whenever there was no order for 500 ms."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Beat: _TypeAlias = Beat  # noqa: Y015
+
+@_typing.final
 class AttachResponse(_message.Message):
     """Scheduler to worker; ordered. Only a new Join overtakes."""
 
@@ -1065,6 +1149,9 @@ class AttachResponse(_message.Message):
     COPY_PAGES_FIELD_NUMBER: _builtins.int
     END_LOAD_FIELD_NUMBER: _builtins.int
     SAVE_PAGES_FIELD_NUMBER: _builtins.int
+    STAND_BY_FIELD_NUMBER: _builtins.int
+    RELEASED_FIELD_NUMBER: _builtins.int
+    BEAT_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def join(self) -> Global___Join:
         """Become a stage of a new epoch."""
@@ -1109,6 +1196,18 @@ class AttachResponse(_message.Message):
     def save_pages(self) -> Global___SavePages:
         """Copy pages to host memory."""
 
+    @_builtins.property
+    def stand_by(self) -> Global___StandBy:
+        """Be in no route for now."""
+
+    @_builtins.property
+    def released(self) -> Global___Released:
+        """Answer to Leaving: nobody needs the worker any more."""
+
+    @_builtins.property
+    def beat(self) -> Global___Beat:
+        """Nothing."""
+
     def __init__(
         self,
         *,
@@ -1123,13 +1222,57 @@ class AttachResponse(_message.Message):
         copy_pages: Global___CopyPages | None = ...,
         end_load: Global___EndLoad | None = ...,
         save_pages: Global___SavePages | None = ...,
+        stand_by: Global___StandBy | None = ...,
+        released: Global___Released | None = ...,
+        beat: Global___Beat | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["cancel_load", b"cancel_load", "commit_load", b"commit_load", "connect", b"connect", "copy_pages", b"copy_pages", "end_load", b"end_load", "join", b"join", "load", b"load", "microbatch", b"microbatch", "order", b"order", "release", b"release", "save_pages", b"save_pages", "store", b"store"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["beat", b"beat", "cancel_load", b"cancel_load", "commit_load", b"commit_load", "connect", b"connect", "copy_pages", b"copy_pages", "end_load", b"end_load", "join", b"join", "load", b"load", "microbatch", b"microbatch", "order", b"order", "release", b"release", "released", b"released", "save_pages", b"save_pages", "stand_by", b"stand_by", "store", b"store"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cancel_load", b"cancel_load", "commit_load", b"commit_load", "connect", b"connect", "copy_pages", b"copy_pages", "end_load", b"end_load", "join", b"join", "load", b"load", "microbatch", b"microbatch", "order", b"order", "release", b"release", "save_pages", b"save_pages", "store", b"store"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["beat", b"beat", "cancel_load", b"cancel_load", "commit_load", b"commit_load", "connect", b"connect", "copy_pages", b"copy_pages", "end_load", b"end_load", "join", b"join", "load", b"load", "microbatch", b"microbatch", "order", b"order", "release", b"release", "released", b"released", "save_pages", b"save_pages", "stand_by", b"stand_by", "store", b"store"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_order: _TypeAlias = _typing.Literal["join", "connect", "microbatch", "load", "commit_load", "cancel_load", "store", "release", "copy_pages", "end_load", "save_pages"]  # noqa: Y015
+    _WhichOneofReturnType_order: _TypeAlias = _typing.Literal["join", "connect", "microbatch", "load", "commit_load", "cancel_load", "store", "release", "copy_pages", "end_load", "save_pages", "stand_by", "released", "beat"]  # noqa: Y015
     _WhichOneofArgType_order: _TypeAlias = _typing.Literal["order", b"order"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_order) -> _WhichOneofReturnType_order | None: ...
 
 Global___AttachResponse: _TypeAlias = AttachResponse  # noqa: Y015
+
+@_typing.final
+class StandBy(_message.Message):
+    """The worker is in no route: it leaves that of an earlier Join, keeps weights and pages, and waits
+    for the next Join.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REASON_FIELD_NUMBER: _builtins.int
+    reason: _builtins.str
+    """Why no route stands, in words; empty if one does, and the worker is a spare."""
+    def __init__(
+        self,
+        *,
+        reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["reason", b"reason"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StandBy: _TypeAlias = StandBy  # noqa: Y015
+
+@_typing.final
+class Released(_message.Message):
+    """The worker may end."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Released: _TypeAlias = Released  # noqa: Y015

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from typing import TypeVar
 
 import grpc
@@ -11,8 +13,9 @@ import typer
 
 from chunkmesh.address import HostPort
 from chunkmesh.errors import ChunkMeshError, InvalidRequest, NotFound
-from chunkmesh.grpc_options import CLIENT_OPTIONS
+from chunkmesh.grpc_client import PLAIN, Access, blocking_channel
 from chunkmesh.status import DETAILS_KEY, from_rpc_error
+from chunkmesh.trust.access import Role
 from chunkmesh.v1 import generation_pb2_grpc, hicache_pb2_grpc
 from hicache.admin.exits import EXIT_ERROR, EXIT_INTERRUPTED, EXIT_NOT_FOUND, EXIT_USAGE, fail
 
@@ -26,26 +29,30 @@ DAY_S = 86_400.0
 HiCache = hicache_pb2_grpc.HiCacheStub
 Generation = generation_pb2_grpc.GenerationStub
 
+given_access: ContextVar[Access] = ContextVar("given_access", default=PLAIN)
+"""How this command proves who calls; set where the flags of all commands are read."""
+
 _WRONG_ADDRESS = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.UNIMPLEMENTED})
 _T = TypeVar("_T")
 
 
 def ask(context: typer.Context, call: Callable[[HiCache], _T]) -> _T:
     """Make one call to the HiCache that --hicache names, or several; a fault ends the command."""
-    with _linked(context.obj, "--hicache") as link:
+    access = dataclasses.replace(given_access.get(), server_role=Role.HICACHE, metadata=())
+    with _linked(context.obj, access, "--hicache") as link:
         return call(HiCache(link))
 
 
 def ask_scheduler(address: HostPort, call: Callable[[Generation], _T]) -> _T:
     """Make one call to a scheduler, or several; a fault ends the command."""
-    with _linked(address, "--scheduler") as link:
+    with _linked(address, given_access.get(), "--scheduler") as link:
         return call(Generation(link))
 
 
 @contextlib.contextmanager
-def _linked(address: HostPort, flag: str) -> Iterator[grpc.Channel]:
+def _linked(address: HostPort, access: Access, flag: str) -> Iterator[grpc.Channel]:
     """Open a channel; flag names the address where a call inside fails."""
-    with grpc.insecure_channel(str(address), options=CLIENT_OPTIONS) as link:
+    with blocking_channel(address, access) as link:
         try:
             yield link
         except KeyboardInterrupt as error:

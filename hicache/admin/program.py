@@ -10,6 +10,18 @@ import typer
 
 from chunkmesh import __version__
 from chunkmesh.cli.command_shape import Group
+from chunkmesh.cli.server_options import (
+    ApiKeyFile,
+    CaCerts,
+    CertFile,
+    KeyFile,
+    given_key,
+    given_tls,
+)
+from chunkmesh.errors import ConfigError
+from chunkmesh.grpc_client import Access
+from chunkmesh.trust.caller import caller_metadata
+from chunkmesh.trust.guard import TENANT_NAME
 from hicache.admin import (
     audit,
     clear,
@@ -29,7 +41,8 @@ from hicache.admin import (
     warm,
     watch,
 )
-from hicache.admin.exits import address
+from hicache.admin.calls import given_access
+from hicache.admin.exits import EXIT_USAGE, address, fail
 
 app = typer.Typer(
     cls=Group,
@@ -58,6 +71,16 @@ def _common(
         str, typer.Option(metavar="HOST:PORT", envvar="CHUNKMESH_HICACHE", help="HiCache server.")
     ] = "127.0.0.1:50071",
     *,
+    ssl_ca_certs: CaCerts = None,
+    ssl_certfile: CertFile = None,
+    ssl_keyfile: KeyFile = None,
+    api_key_file: ApiKeyFile = None,
+    tenant: Annotated[
+        str,
+        typer.Option(
+            help="Ask the scheduler on behalf of this tenant, whose pages have keys of their own."
+        ),
+    ] = "",
     _version: Annotated[
         bool,
         typer.Option(
@@ -67,6 +90,16 @@ def _common(
 ) -> None:
     """Look into the prefix cache, and change it by hand."""
     context.obj = address("--hicache", hicache)
+    if tenant and not TENANT_NAME.fullmatch(tenant):
+        fail(f"--tenant {tenant!r}: up to 64 printable ASCII characters", EXIT_USAGE)
+    try:
+        access = Access(
+            tls=given_tls(ssl_ca_certs, ssl_certfile, ssl_keyfile),
+            metadata=caller_metadata(api_key=given_key(api_key_file), tenant=tenant),
+        )
+    except ConfigError as error:
+        fail(str(error), EXIT_USAGE)
+    given_access.set(access)
 
 
 def main() -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Sequence
 
+from chunkmesh.json_text import parse_json
 from chunkmesh.v1 import generation_pb2
 from hicache.admin import flags
 from hicache.admin.calls import WORK_S, ask_scheduler
@@ -38,13 +38,13 @@ class GivenPrompt:
         text = unicode_text("--text", self.text or "")
         try:
             if self.tokens is not None:
-                ids = generation_pb2.TokenIds(ids=json.loads(self.tokens.read_text()))
+                ids = generation_pb2.TokenIds(ids=parse_json(self.tokens.read_text()))
                 return generation_pb2.TokenizeRequest(input_ids=ids, cache_salt=salt)
             if self.prompt_file is not None:
                 text = self.prompt_file.read_text(encoding="utf-8")
         except OSError as error:
             fail(f"{error.filename}: {error.strerror}", EXIT_USAGE)
-        except (ValueError, TypeError, RecursionError) as error:
+        except (ValueError, TypeError) as error:
             fail(f"{self.tokens or self.prompt_file}: {error}", EXIT_USAGE)
         return of_text(text, self.chat_role, cache_salt=salt)
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import threading
 import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
-from typing import Annotated, cast
+from typing import Annotated, TypeVar, cast
 
 import grpc
 import typer
@@ -27,6 +28,8 @@ from hicache.admin.consent import Consent
 from hicache.admin.exits import EXIT_ERROR, EXIT_NOT_FOUND, address, fail, unicode_text
 from hicache.admin.output import print_values, visible
 from hicache.admin.warm_file import read_warm_file
+
+_T = TypeVar("_T")
 
 app = typer.Typer()
 _SETTLE_S = 10.0
@@ -52,6 +55,26 @@ class _Prompt:
     request: generation_pb2.TokenizeRequest
     num_tokens: int
     new_digests: frozenset[bytes]
+
+
+class _Calls:
+    """The calls of all threads; once they are cancelled, one that has just begun is so too."""
+
+    def __init__(self) -> None:
+        self._calls: list[grpc.Call] = []
+        self._are_over = threading.Event()
+
+    def add(self, call: grpc.Call) -> None:
+        """Take a call, and cancel it if it comes too late."""
+        self._calls.append(call)
+        if self._are_over.is_set():
+            call.cancel()
+
+    def cancel(self) -> None:
+        """Cancel all."""
+        self._are_over.set()
+        for call in self._calls:
+            call.cancel()
 
 
 @app.command(cls=Command)
@@ -120,7 +143,7 @@ def _run(
 ) -> None:
     """Run all prompts, several at the same time, and count; Ctrl-C ends those that run, too."""
     console = Console(stderr=True)
-    calls: list[grpc.Call] = []
+    calls = _Calls()
 
     def run(prompt: _Prompt) -> generation_pb2.GenerateComplete | ChunkMeshError:
         return _run_one(scheduler, prompt, calls)
@@ -131,7 +154,8 @@ def _run(
     ):
         task = progress.add_task("running prompts", total=len(prompts))
         try:
-            for prompt, ended in zip(prompts, threads.map(run, prompts), strict=True):
+            runs = [threads.submit(run, prompt) for prompt in prompts]
+            for prompt, ended in zip(prompts, map(_awaited, runs), strict=True):
                 if isinstance(ended, ChunkMeshError):
                     tally.num_failed += 1
                     said = f"a prompt of {prompt.num_tokens} tokens failed: {ended}"
@@ -141,12 +165,19 @@ def _run(
                     tally.cached_tokens += ended.cached_tokens
                 progress.advance(task)
         finally:
-            for call in calls:
-                call.cancel()
+            threads.shutdown(wait=False, cancel_futures=True)
+            calls.cancel()
+
+
+def _awaited(run: Future[_T]) -> _T:
+    """Return a result; looks up now and then: Ctrl-C just before a wait does not end it."""
+    while not run.done():
+        wait([run], timeout=_LOOK_S)
+    return run.result()
 
 
 def _run_one(
-    scheduler: Generation, prompt: _Prompt, calls: list[grpc.Call]
+    scheduler: Generation, prompt: _Prompt, calls: _Calls
 ) -> generation_pb2.GenerateComplete | ChunkMeshError:
     request = generation_pb2.GenerateRequest(
         cache_salt=prompt.request.cache_salt,
@@ -160,7 +191,7 @@ def _run_one(
         request.text = prompt.request.text
     complete = generation_pb2.GenerateComplete()
     responses = scheduler.Generate(request, timeout=DAY_S)
-    calls.append(cast("grpc.Call", responses))
+    calls.add(cast("grpc.Call", responses))
     try:
         for response in responses:
             if response.HasField("complete"):

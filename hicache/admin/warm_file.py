@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
+from chunkmesh.json_text import parse_json
 from chunkmesh.v1 import generation_pb2
 from hicache.admin import flags
 from hicache.admin.exits import EXIT_USAGE, fail
@@ -39,8 +39,8 @@ def _parse(
     line: str, place: str, cache_salt: str, chat_role: flags.Role | None
 ) -> generation_pb2.TokenizeRequest:
     try:
-        value = json.loads(line)
-    except (ValueError, RecursionError) as error:
+        value = parse_json(line)
+    except ValueError as error:
         fail(f"{place}: {error}", EXIT_USAGE)
     if isinstance(value, str):
         value = {"text": value}

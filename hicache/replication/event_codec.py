@@ -31,6 +31,8 @@ from hicache.replication.events import (
 
 MAX_EVENT_BYTES = 32 << 10
 _MAX_LEASE_ID_BYTES = 64
+_MAX_TTL_MS = (1 << 32) - 1
+"""No request can ask for more; a lease for ever would keep pages from being evicted."""
 _MASK_BYTES = MAX_MODEL_LAYERS // 8
 _NONE = bytes(DIGEST_BYTES)
 _HEAD = struct.Struct("<BI")
@@ -190,6 +192,8 @@ def _encode_leased(event: Leased) -> bytes:
 
 def _decode_leased(body: bytes) -> Event | None:
     ttl_ms, last = _LEASED.unpack_from(body)
+    if ttl_ms > _MAX_TTL_MS:
+        return None
     return Leased(lease_id=_lease_id(body[_LEASED.size :]), last=last, ttl_s=ttl_ms / 1000)
 
 

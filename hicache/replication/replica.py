@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 import structlog
 
 from chunkmesh.errors import CacheFault
+from chunkmesh.store_thread import StoreThread
 from hicache.cache import PrefixCache
 from hicache.replication import stream
 from hicache.replication.event_codec import encode_event
@@ -22,7 +23,6 @@ from hicache.replication.evictor import Evictor
 from hicache.replication.follower import Follower, Need
 from hicache.replication.metrics import EVENT_GAPS, EVENTS_IGNORED
 from hicache.replication.outbox import Outbox
-from hicache.store_thread import StoreThread
 
 POLL_S = 0.05
 """Between two looks at the stream; what one replica does another knows after two at most."""

@@ -6,7 +6,6 @@ Reads files; what stands in them is checked by who parses it.
 from __future__ import annotations
 
 import dataclasses
-import json
 from importlib import resources
 from pathlib import Path
 from typing import Annotated, TypeAlias
@@ -14,6 +13,7 @@ from typing import Annotated, TypeAlias
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from chunkmesh.errors import ConfigError, reason_of
+from chunkmesh.json_text import parse_json
 from scheduler.latency_file import LatencyFile, first_fault, parse_latency_file
 from scheduler.latency_fit import LatencyPoint, fit_latency
 from scheduler.latency_model import StageLatency, Work
@@ -103,8 +103,8 @@ def read_shape(model: str) -> ModelShape:
     known = ", ".join(KNOWN_CONFIGS)
     text = _read(path, f"--model {model}: neither a model folder nor one of {known}")
     try:
-        fields = json.loads(text)
-    except (ValueError, RecursionError) as error:
+        fields = parse_json(text)
+    except ValueError as error:
         raise ConfigError(f"--model: {path} is not JSON: {error}") from error
     if not isinstance(fields, dict):
         raise ConfigError(f"--model: {path} must hold a JSON object, not {type(fields).__name__}")

@@ -9,10 +9,11 @@ from typing import Annotated
 import typer
 
 from chunkmesh.cli.command_shape import Command
-from chunkmesh.cli.exits import parse_server, reported
-from chunkmesh.cli.flags import Server
+from chunkmesh.cli.exits import reported
 from chunkmesh.cli.generation_client import GenerationClient
+from chunkmesh.cli.option_groups import takes_options
 from chunkmesh.cli.output import output_console
+from chunkmesh.cli.server_options import ServerOptions
 from chunkmesh.errors import ConfigError, Unavailable
 from chunkmesh.layers import LayerRange
 from chunkmesh.v1 import generation_pb2 as pb
@@ -30,9 +31,10 @@ app = typer.Typer()
 
 
 @app.command(cls=Command)
+@takes_options
 def tune(
     *,
-    server: Server = "127.0.0.1:50051",
+    to: ServerOptions,
     tokens: Annotated[
         str, typer.Option(metavar="N", help="Length of the prompts, such as 2048 or 128K.")
     ] = "2048",
@@ -42,12 +44,12 @@ def tune(
     json_output: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Measure on an idle mesh which chunks are fastest, and print the flags to set."""
-    address = parse_server(server)
+    address = to.address()
     with reported():
         counts = parse_counts(tokens, flag="--tokens", most=1 << 24)
         if len(counts) != 1:
             raise ConfigError(f"--tokens {tokens}: give one length")
-        with GenerationClient(address) as client:
+        with GenerationClient(address, to.access()) as client:
             tuned = _tune(client, counts[0], budget)
         if json_output:
             print(as_json(tuned))

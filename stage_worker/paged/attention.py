@@ -12,7 +12,6 @@ from typing import Any, Protocol
 
 import torch
 from torch.nn import functional
-from torch.nn.attention import bias
 
 from stage_worker.kernels.reference import PagedKeysValues
 from stage_worker.paged.scratch import Scratch
@@ -124,6 +123,8 @@ class TorchAttention:
         """Take how many positions a query sees, its own included; None for all."""
         self._scale = scale
         self._window = window
+        # Imports torch's compiler, seconds that a worker without paged stages need not wait.
+        self._bias = importlib.import_module("torch.nn.attention.bias")
 
     def __call__(
         self, q_THd: torch.Tensor, run: Sequences, cache: PagedKeysValues, out_THd: torch.Tensor
@@ -148,7 +149,10 @@ class TorchAttention:
         is_fused = q_THd.dtype != torch.float32 and q_THd.shape[2] <= _FUSED_DIM
         is_fused = is_fused and q_THd.shape[2] == v_nKd.shape[2]
         if is_fused and self._window is None:
-            out_THd.copy_(_fused(q_THd, k_nKd, v_nKd, self._scale))
+            mask = None
+            if len(q_THd) > 1:
+                mask = self._bias.causal_lower_right(len(q_THd), len(k_nKd))
+            out_THd.copy_(_fused(q_THd, k_nKd, v_nKd, mask, self._scale))
             return
         num_rows, num_keys = len(q_THd), len(k_nKd)
         step = max(1, _SCORES // (q_THd.shape[1] * num_keys))
@@ -183,13 +187,14 @@ class TorchAttention:
 
 
 def _fused(
-    q_THd: torch.Tensor, k_nKd: torch.Tensor, v_nKd: torch.Tensor, scale: float
+    q_THd: torch.Tensor,
+    k_nKd: torch.Tensor,
+    v_nKd: torch.Tensor,
+    mask: torch.Tensor | None,
+    scale: float,
 ) -> torch.Tensor:
     """Attend by torch's scaled_dot_product_attention; rows are the last ones of the keys."""
     q_1HTd, k_1Knd, v_1Knd = (x.transpose(0, 1)[None] for x in (q_THd, k_nKd, v_nKd))
-    mask = None
-    if len(q_THd) > 1:
-        mask = bias.causal_lower_right(len(q_THd), len(k_nKd))
     out_1HTd = functional.scaled_dot_product_attention(
         q_1HTd, k_1Knd, v_1Knd, attn_mask=mask, scale=scale, enable_gqa=True
     )

@@ -73,10 +73,8 @@ def _print_operations(filled: tuple[PrefixCache, list[bytes]]) -> None:
 
     def store_and_evict() -> None:
         store()
-        cache.set_quota(
-            _NAMESPACE, cache.num_bytes - 1000 * _COVERAGE.num_bytes, now_s=0, dry_run=False
-        )
-        cache.set_quota(_NAMESPACE, 0, now_s=0, dry_run=False)
+        cache.set_quota(_NAMESPACE, cache.num_bytes - 1000 * _COVERAGE.num_bytes, now_s=0)
+        cache.set_quota(_NAMESPACE, 0, now_s=0)
 
     def list_runs() -> None:
         picked = PickedRuns(limit=1000, order="hits")

@@ -47,7 +47,8 @@ def _record(
     microbatches: list[SendMicrobatch], *, num_stages: int, follows: bool
 ) -> tuple[list[Track], float]:
     """Record all; return the tracks and the seconds taken."""
-    timeline = Timeline(num_stages=num_stages, max_microbatches=_NUM_MICROBATCHES)
+    timeline = Timeline(max_microbatches=_NUM_MICROBATCHES)
+    timeline.begin(1, num_stages)
     names = [entry.request_id for entry in microbatches[0].entries] if follows else []
     tracks = [timeline.follow(name, arrived_s=0.0) for name in names]
     begin_s = time.perf_counter()
@@ -61,7 +62,7 @@ def _record(
                 compute_us=900 + stage,
                 send_us=700 + seq_no,
             )
-            timeline.acked(stage, seq_no, times, heard_s=begin_s)
+            timeline.acked(1, stage, seq_no, times, heard_s=begin_s)
     return tracks, time.perf_counter() - begin_s
 
 

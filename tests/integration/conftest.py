@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import torch
 
+from scheduler import hicache_client
 from tests.bytes_tokenizer import write_bytes_folder
 from tests.reference import Reference
 from tests.tiny_models import make_tiny_llama
@@ -36,10 +36,7 @@ def valkey(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Valkey]:
         yield server
 
 
-@pytest.fixture
-def one_thread() -> Iterator[None]:
-    """Let the stages of one process share the cores fairly."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+@pytest.fixture(autouse=True)
+def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let schedulers wait for a HiCache that has the processor last; hits are counted exactly."""
+    monkeypatch.setattr(hicache_client, "_DEADLINE_S", 10.0)

@@ -20,6 +20,7 @@ from chunkmesh.v1 import generation_pb2 as pb
 from hicache.server import running as hicache_running
 from hicache.settings import HiCacheSettings
 from stage_worker.model_stage import load_stage
+from tests.eventually import eventually
 from tests.fault_proxy import Fault, FaultProxy
 from tests.mesh import Mesh, mesh
 from tests.random_ids import make_prompt
@@ -76,9 +77,7 @@ class Bench:
 
     async def until(self, check: Callable[[], Awaitable[bool]]) -> None:
         """Wait until a check holds."""
-        async with asyncio.timeout(HEAL_S):
-            while not await check():
-                await asyncio.sleep(0.1)
+        await eventually(check, within_s=HEAL_S)
 
     async def _is_found(self) -> bool:
         return await self.ask() == CACHED_TOKENS
@@ -101,6 +100,7 @@ async def bench(
                 redis_url=proxy.url,
                 hicache_url=str(address),
                 enable_prefix_caching=False,
+                load_timeout_ms=1000.0,
                 **settings,
             )
         )
@@ -217,7 +217,8 @@ async def test_a_full_server(tiny: Path, valkey: Valkey, reference: Reference) -
             client.config_set("maxmemory", client.info("memory")["used_memory"] + 20_000)
             for seed in range(31, 36):
                 await made.ask_another(seed)
-            assert value("chunkmesh_pages_not_stored_total", reason="redis") > before
+            name = "chunkmesh_pages_not_stored_total"
+            await eventually(lambda: value(name, reason="redis") > before)
             client.config_set("maxmemory", 0)
             client.flushall()
         await made.warm()

@@ -47,18 +47,22 @@ async def test_o19_a_cancelled_load_never_answers_the_next_one(tmp_path: pathlib
                 [KvStore(proxy.url)], stage, LAYERS, report=results.put, crashed=crashes.append
             )
             page_io.join(FORM)
+            num_in_time = 0
             for turn in range(ROUNDS):
                 page_io.load(2 * turn, [PAGE_A])
                 await asyncio.sleep(0.015)
                 page_io.cancel(2 * turn)
                 page_io.load(2 * turn + 1, [PAGE_B])
-                result = await asyncio.to_thread(results.get, timeout=10)
-                assert isinstance(result, LoadResult)
-                assert (2 * turn + 1, 1) == (result.load_id, result.num_pages)
+                result = await asyncio.to_thread(results.get, timeout=30)
+                if result == LoadResult(load_id=2 * turn, num_pages=1, bad_digests=()):
+                    num_in_time += 1  # A was read before it could be cancelled
+                    result = await asyncio.to_thread(results.get, timeout=30)
+                assert LoadResult(load_id=2 * turn + 1, num_pages=1, bad_digests=()) == result
                 pages = page_io.take(2 * turn + 1)
                 assert pages is not None
                 assert {0xBB} == set(pages.ready.ravel().tolist())
             await asyncio.to_thread(page_io.close)
             assert proxy.num_connections == 1
+    assert num_in_time < ROUNDS
     assert results.empty()
     assert crashes == []

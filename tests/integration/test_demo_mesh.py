@@ -30,7 +30,7 @@ from chunkmesh.v1 import generation_pb2_grpc
 from tests.prompts import PROMPTS, long_prompt
 from tests.reference import Reference
 
-NEW_TOKENS = 24
+NEW_TOKENS = 12
 SHORT_PROMPTS = PROMPTS[:7]
 
 
@@ -92,7 +92,7 @@ def ask(mesh: LocalMesh, prompt: Sequence[int]) -> pb.GenerateComplete:
 def ask_until_cached(mesh: LocalMesh, prompt: Sequence[int]) -> pb.GenerateComplete:
     """Repeat a request until all its whole pages come from the cache."""
     whole = (len(prompt) - 1) // 64 * 64
-    deadline_s = time.monotonic() + 30
+    deadline_s = time.monotonic() + 120
     while True:
         answer = ask(mesh, prompt)
         if answer.cached_tokens == whole:
@@ -108,7 +108,7 @@ def check_exact(mesh: LocalMesh, prompts: list[list[int]], expected: list[list[i
         assert ids == list(ask_until_cached(mesh, prompt).output_ids)
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(900)
 def test_ids_are_those_of_transformers(
     two_stages: LocalMesh, prompts: list[list[int]], expected: list[list[int]]
 ) -> None:

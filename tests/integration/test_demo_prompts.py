@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from rich.progress import Progress
 from transformers import AutoTokenizer
 
@@ -117,10 +116,7 @@ async def check_answers(
         name: expected_answer(reference, theirs, prompt) for name, prompt in prompts.items()
     }
     del reference
-    stages = [
-        load_stage(folder, layers=layers, num_threads=torch.get_num_threads())
-        for layers in (range(13), range(13, NUM_LAYERS))
-    ]
+    stages = [load_stage(folder, layers=layers) for layers in (range(13), range(13, NUM_LAYERS))]
     async with mesh(folder, stages, chunked_prefill_size=512) as running:
         actual = {name: await answer(running, prompt) for name, prompt in prompts.items()}
     assert expected == actual

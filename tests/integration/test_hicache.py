@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from typing import Any
 
 import grpc
@@ -18,12 +16,12 @@ from chunkmesh.stored_page import page_key
 from chunkmesh.v1 import common_pb2, hicache_pb2, hicache_pb2_grpc
 from hicache.server import running
 from hicache.settings import HiCacheSettings
+from tests.eventually import eventually
 from tests.page_samples import FORM, NAMESPACE, chain, encoded, parents
 from tests.valkey import Valkey
 
 DIGESTS = chain(5)
 PAGE_BYTES = FORM.model_layers * FORM.layer_bytes
-WAIT_S = 10.0
 
 
 @contextlib.asynccontextmanager
@@ -71,14 +69,6 @@ async def matched(
     """Ask for a prefix."""
     request = hicache_pb2.MatchRequest(digests=digests, lease_ttl_ms=lease_ttl_ms)
     return await hicache.Match(request)
-
-
-async def eventually(check: Callable[[], Awaitable[bool]]) -> None:
-    """Wait until the check holds."""
-    deadline_s = time.monotonic() + WAIT_S
-    while not await check():
-        assert time.monotonic() < deadline_s, "it never came"
-        await asyncio.sleep(0.02)
 
 
 async def ready(hicache: hicache_pb2_grpc.HiCacheAsyncStub) -> None:
@@ -279,3 +269,23 @@ async def test_health_is_serving(valkey: Valkey) -> None:
         health: Any = health_pb2_grpc.HealthStub(link)
         request = health_pb2.HealthCheckRequest(service="chunkmesh.v1.HiCache")
         assert (await health.Check(request)).status == health_pb2.HealthCheckResponse.SERVING
+
+
+async def test_a_cache_that_ends_says_so_at_once(valkey: Valkey) -> None:
+    """Whoever watches its health hears it, and a new call is refused."""
+    settings = HiCacheSettings(port=0, http_port=0, redis_url=(valkey.url,))
+    async with contextlib.AsyncExitStack() as ending:
+        address = await ending.enter_async_context(running(settings))
+        async with channel(address) as link:
+            health: Any = health_pb2_grpc.HealthStub(link)
+            watch = health.Watch(health_pb2.HealthCheckRequest(service=""), timeout=10)
+            heard = [(await watch.read()).status]
+            await ending.aclose()
+            heard += [response.status async for response in watch]
+            with pytest.raises(grpc.aio.AioRpcError) as refused:
+                await hicache_pb2_grpc.HiCacheStub(link).GetStats(
+                    hicache_pb2.GetStatsRequest(), timeout=5
+                )
+    said = health_pb2.HealthCheckResponse
+    assert [said.SERVING, said.NOT_SERVING] == heard
+    assert grpc.StatusCode.UNAVAILABLE is refused.value.code()

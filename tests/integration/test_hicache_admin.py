@@ -1,20 +1,20 @@
-"""hicache-admin as a real process against a HiCache in this one: output and exit status."""
+"""hicache-admin against a HiCache in this process, at times as a real one: output and status."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
 import json
 import pathlib
 import signal
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import grpc
 import numpy as np
 import pytest
+import structlog
 from typer.testing import CliRunner
 
 from chunkmesh import __version__
@@ -30,27 +30,14 @@ from chunkmesh.v1 import (
 from hicache.admin import app
 from hicache.server import running
 from hicache.settings import HiCacheSettings
+from tests.eventually import eventually
+from tests.hicache_admin import Ended, admin
 from tests.page_samples import FORM, NAMESPACE, encoded
 from tests.valkey import Valkey
 
 PROMPT = "x" * 40
+WAIT_S = 60
 PAGE_BYTES = FORM.model_layers * FORM.layer_bytes
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Ended:
-    """How a command ended."""
-
-    status: int
-    output: str
-    errors: str
-
-    @property
-    def object(self) -> dict[str, Any]:
-        """The JSON object that it printed."""
-        value = json.loads(self.output)
-        assert isinstance(value, dict)
-        return value
 
 
 class ByteTokenizer(generation_pb2_grpc.GenerationServicer):
@@ -74,6 +61,13 @@ def digests_of(ids: list[int]) -> tuple[bytes, ...]:
     return extend_chain(NAMESPACE, np.array(ids, dtype=np.uint32), FORM.page_tokens)
 
 
+@pytest.fixture(autouse=True)
+def _no_logs() -> Iterator[None]:
+    """Keep the server's log lines from standing among what commands print."""
+    with structlog.testing.capture_logs():
+        yield
+
+
 @pytest.fixture
 async def hicache(valkey: Valkey) -> AsyncIterator[str]:
     """Run a HiCache that knows of PROMPT's two pages; the second lacks a layer."""
@@ -86,9 +80,11 @@ async def hicache(valkey: Valkey) -> AsyncIterator[str]:
     async with running(settings, ping_s=0.05) as address:
         async with channel(address) as link:
             stub = hicache_pb2_grpc.HiCacheStub(link)
-            async with asyncio.timeout(10):
-                while (await stub.GetStats(hicache_pb2.GetStatsRequest())).num_pages < 1:
-                    await asyncio.sleep(0.02)
+
+            async def is_known() -> bool:
+                return (await stub.GetStats(hicache_pb2.GetStatsRequest())).num_pages == 1
+
+            await eventually(is_known)
         yield str(address)
 
 
@@ -108,21 +104,21 @@ async def scheduler() -> AsyncIterator[str]:
         await server.stop(0)
 
 
-async def admin(*arguments: str) -> Ended:
-    """Run the command."""
-    process = await asyncio.create_subprocess_exec(
+async def process(*arguments: str) -> Ended:
+    """Run the command as users do."""
+    started = await asyncio.create_subprocess_exec(
         *(sys.executable, "-c", "from hicache.admin import main; main()"),
         *arguments,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )
     try:
-        output, errors = await asyncio.wait_for(process.communicate(), 30)
+        output, errors = await asyncio.wait_for(started.communicate(), WAIT_S)
     except TimeoutError:
-        process.kill()
+        started.kill()
         raise
-    assert process.returncode is not None
-    return Ended(status=process.returncode, output=output.decode(), errors=errors.decode())
+    assert started.returncode is not None
+    return Ended(status=started.returncode, output=output.decode(), errors=errors.decode())
 
 
 def test_version() -> None:
@@ -132,7 +128,7 @@ def test_version() -> None:
 
 async def test_stats(hicache: str) -> None:
     """Scripts read the counts under the names of the proto."""
-    ended = await admin("--hicache", hicache, "stats", "--json")
+    ended = await process("--hicache", hicache, "stats", "--json")
     assert ended.status == 0
     fields = [field.name for field in hicache_pb2.GetStatsResponse.DESCRIPTOR.fields]
     assert list(ended.object) == fields
@@ -145,17 +141,25 @@ async def test_stats(hicache: str) -> None:
 
 async def test_ping_shows_down_then_up(hicache: str, valkey: Valkey) -> None:
     """O20 (c): the state of Redis is seen from outside."""
-    up = await admin("--hicache", hicache, "ping", "--json")
+    up = await process("--hicache", hicache, "ping", "--json")
     assert (up.status, up.object["redis"], up.object["redis_version"]) == (0, "up", "valkey 7.2.4")
     valkey.stop()
-    await asyncio.sleep(0.2)
+    await eventually(lambda: has_fault(hicache, expected=True))
     down = await admin("--hicache", hicache, "ping", "--json")
     assert (down.status, down.object["redis"]) == (1, "down")
     assert down.object["redis_fault"]
     valkey.start()
-    await asyncio.sleep(0.2)
+    await eventually(lambda: has_fault(hicache, expected=False))
     again = await admin("--hicache", hicache, "ping", "--json")
     assert (again.status, again.object["redis"]) == (0, "up")
+
+
+async def has_fault(hicache: str, *, expected: bool) -> bool:
+    """Whether a HiCache says that Redis is away, or not, as expected."""
+    async with grpc.aio.insecure_channel(hicache) as link:
+        stub = hicache_pb2_grpc.HiCacheStub(link)
+        stats = await stub.GetStats(hicache_pb2.GetStatsRequest())
+    return bool(stats.redis_fault) == expected
 
 
 async def test_clear_counts_first_and_deletes_when_told(hicache: str, valkey: Valkey) -> None:
@@ -168,7 +172,7 @@ async def test_clear_counts_first_and_deletes_when_told(hicache: str, valkey: Va
     assert dry.object == {"dry_run": True, "num_pages": 2, "num_bytes": num_bytes}
     with valkey.client() as client:
         assert len(valkey.page_keys()) == 2
-        done = await admin("--hicache", hicache, "clear", "--yes", "--json")
+        done = await process("--hicache", hicache, "clear", "--yes", "--json")
         assert done.object == {"dry_run": False, "num_pages": 2, "num_bytes": num_bytes}
         assert valkey.page_keys() == []
         assert client.exists("cm-audit") == 1
@@ -215,7 +219,7 @@ async def test_a_hit_leaves_the_last_token(hicache: str) -> None:
 
 async def test_watch_tells_what_happens(hicache: str) -> None:
     """One object a line as it happens, until enough were shown."""
-    watching = asyncio.create_task(admin("--hicache", hicache, "watch", "--count=4", "--json"))
+    watching = asyncio.create_task(process("--hicache", hicache, "watch", "--count=4", "--json"))
     digests = digests_of(list(PROMPT.encode()))
     async with grpc.aio.insecure_channel(hicache) as link:
         stub = hicache_pb2_grpc.HiCacheStub(link)
@@ -312,10 +316,10 @@ async def test_warm_ends_by_ctrl_c(hicache: str, tmp_path: pathlib.Path) -> None
         stderr=asyncio.subprocess.PIPE,
     )
     try:
-        await asyncio.wait_for(scheduler.begun.wait(), 30)
+        await asyncio.wait_for(scheduler.begun.wait(), WAIT_S)
         process.send_signal(signal.SIGINT)
-        _, errors = await asyncio.wait_for(process.communicate(), 10)
-        await asyncio.wait_for(scheduler.ended.wait(), 5)
+        _, errors = await asyncio.wait_for(process.communicate(), WAIT_S)
+        await asyncio.wait_for(scheduler.ended.wait(), WAIT_S)
     finally:
         if process.returncode is None:
             process.kill()
@@ -325,7 +329,7 @@ async def test_warm_ends_by_ctrl_c(hicache: str, tmp_path: pathlib.Path) -> None
 
 async def test_a_server_that_is_not_there() -> None:
     """Status 1 and one line, no stack."""
-    ended = await admin("--hicache", "127.0.0.1:1", "stats")
+    ended = await process("--hicache", "127.0.0.1:1", "stats")
     assert ended.status == 1
     assert ended.errors.startswith("hicache-admin: ")
     assert "Traceback" not in ended.errors

@@ -10,7 +10,8 @@ from chunkmesh.kv_store import KvStore
 from chunkmesh.page_record import PageMemory, PageRecord, encode_layer, encode_record
 from chunkmesh.stored_page import page_key
 from chunkmesh.v1 import hicache_pb2 as pb
-from tests.filled_hicache import ALL, DIGESTS, eventually, filled, hicache_at, state_of
+from tests.eventually import eventually
+from tests.filled_hicache import ALL, DIGESTS, filled, hicache_at, state_of
 from tests.page_samples import FORM, NAMESPACE, chain, encoded, layer_data
 from tests.valkey import Valkey
 

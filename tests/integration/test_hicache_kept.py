@@ -15,7 +15,8 @@ from chunkmesh.v1 import hicache_pb2 as pb
 from chunkmesh.v1 import hicache_pb2_grpc
 from hicache.server import running
 from hicache.settings import HiCacheSettings
-from tests.filled_hicache import ALL, DIGESTS, digest_list, eventually, filled, hicache_at, state_of
+from tests.eventually import eventually
+from tests.filled_hicache import ALL, DIGESTS, digest_list, filled, hicache_at, state_of
 from tests.hicache_admin import INFO, PAGE_BYTES, store_pages
 from tests.page_samples import NAMESPACE, chain, encoded
 from tests.valkey import Valkey
@@ -80,18 +81,16 @@ async def test_pins_are_known_before_pages_after_a_restart(valkey: Valkey) -> No
 async def test_a_pin_of_limited_time_ends_also_over_a_restart(valkey: Valkey) -> None:
     """Its end is a time of day, not a time since the start."""
     async with filled(valkey) as hicache:
+        begun_s = time.monotonic()
         await hicache.Pin(pb.PinRequest(selection=ALL, ttl_ms=1500))
-        ends_s = time.monotonic() + 1.5
-        assert 4 == (await state_of(hicache)).num_pinned_pages
     async with hicache_at(valkey) as hicache:
-        if time.monotonic() < ends_s - 0.2:
-            assert 4 == (await state_of(hicache)).num_pinned_pages
 
         async def ended() -> bool:
-            return (await state_of(hicache)).num_pinned_pages == 0
+            num_pinned_pages = (await state_of(hicache)).num_pinned_pages
+            assert num_pinned_pages == 4 or time.monotonic() >= begun_s + 1.5
+            return num_pinned_pages == 0
 
         await eventually(ended)
-        assert time.monotonic() >= ends_s - 0.2
 
 
 async def test_an_emptied_redis_gets_what_is_still_known(valkey: Valkey) -> None:
@@ -251,15 +250,19 @@ async def test_nonsense_is_refused(
 async def test_leases_are_renewed(valkey: Valkey) -> None:
     """A long prompt keeps its pages; an ended lease is told as such."""
     async with filled(valkey) as hicache:
-        found = await hicache.Match(pb.MatchRequest(digests=DIGESTS, lease_ttl_ms=300))
-        for _ in range(4):
-            await asyncio.sleep(0.15)
-            renewed = await hicache.RenewLeases(
-                pb.RenewLeasesRequest(lease_ids=[found.lease_id, "other"], lease_ttl_ms=300)
+        for ttl_ms in (300, 1000, 3000, 10_000):  # until this machine is fast enough for it
+            found = await hicache.Match(pb.MatchRequest(digests=DIGESTS, lease_ttl_ms=ttl_ms))
+            ends_s = time.monotonic() + ttl_ms / 1000
+            renew = pb.RenewLeasesRequest(
+                lease_ids=[found.lease_id, "other"], lease_ttl_ms=2 * ttl_ms
             )
-            assert ["other"] == list(renewed.ended_ids)
-        evicted = await hicache.Evict(pb.EvictRequest(selection=ALL))
-        assert (0, 4) == (evicted.num_pages, evicted.num_held_pages)
+            renewed_s = time.monotonic()
+            ended_ids = list((await hicache.RenewLeases(renew)).ended_ids)
+            await asyncio.sleep(max(0.0, ends_s - time.monotonic()))
+            evicted = await hicache.Evict(pb.EvictRequest(selection=ALL, dry_run=True))
+            if time.monotonic() < renewed_s + 2 * ttl_ms / 1000:
+                break
+        assert (["other"], 0, 4) == (ended_ids, evicted.num_pages, evicted.num_held_pages)
 
 
 async def test_a_watcher_does_not_hold_up_the_end(valkey: Valkey) -> None:
@@ -274,4 +277,4 @@ async def test_a_watcher_does_not_hold_up_the_end(valkey: Valkey) -> None:
                 await hicache.Match(pb.MatchRequest(digests=DIGESTS))
                 await asyncio.sleep(0.02)
             started_s = time.monotonic()
-        assert time.monotonic() - started_s < 3
+        assert time.monotonic() - started_s < 5  # the grace

@@ -222,17 +222,14 @@ def test_a_full_server_refuses_pages_one_by_one(tmp_path: pathlib.Path) -> None:
 def test_a_late_reply_is_never_read_as_the_next_one(valkey: Valkey) -> None:
     """O19: the connection of a timed-out command is dropped with whatever comes on it."""
     digest_a, digest_b = chain(2)
-    store = KvStore(valkey.url, timeout_s=0.1)
+    store = KvStore(valkey.url, timeout_s=0.7)
     store.write_pages(encoded((digest_a, digest_b), range(4)))
-    with valkey.client() as client:
-        for _ in range(5):
-            client.execute_command("CLIENT", "PAUSE", "200", "ALL")
-            with pytest.raises(CacheFault):
-                store.read_pages((digest_a,), FORM, 0, staging(1, 4))
-            client.execute_command("CLIENT", "UNPAUSE")
-            into = staging(1, 4)
-            assert store.read_pages((digest_b,), FORM, 0, into) == ("ok",)
-            assert into[0, 0].tobytes() == layer_data(digest_b, 0).tobytes()
+    for _ in range(3):
+        with valkey.stopped(), pytest.raises(CacheFault):
+            store.read_pages((digest_a,), FORM, 0, staging(1, 4))
+        into = staging(1, 4)
+        assert store.read_pages((digest_b,), FORM, 0, into) == ("ok",)
+        assert into[0, 0].tobytes() == layer_data(digest_b, 0).tobytes()
     store.close()
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from chunkmesh.v1 import generation_pb2 as pb
 from stage_worker.model_stage import ModelStage, load_stage
+from tests.eventually import eventually
 from tests.mesh import Mesh, mesh
 from tests.random_ids import make_prompt
 from tests.recorded_stage import RecordedStage
@@ -38,9 +39,7 @@ async def at_rest(running: Mesh, loaded: list[ModelStage]) -> None:
     await running.at_rest()
     snapshot = running.control_loop.engine.snapshot()
     assert snapshot.num_pages == snapshot.num_free_pages
-    async with asyncio.timeout(5):
-        while any(stage._tables._rows for stage in loaded):
-            await asyncio.sleep(0.001)
+    await eventually(lambda: not any(stage._tables._rows for stage in loaded))
 
 
 async def test_o04_one_new_token_takes_one_pass(tiny: Path, loaded: list[ModelStage]) -> None:

@@ -13,8 +13,10 @@ import torch
 from chunkmesh.layers import partition
 from chunkmesh.v1 import generation_pb2 as pb
 from stage_worker.model_stage import load_stage
+from tests.gate import Gate
 from tests.mesh import Mesh, mesh
 from tests.random_ids import make_prompt
+from tests.recorded_stage import RecordedStage
 from tests.reference import Reference
 
 SMALL_TOKENS = 13 * 16
@@ -22,8 +24,6 @@ SMALL_TOKENS = 13 * 16
 NEW_TOKENS = 40
 LOGPROBS_TOLERANCE = 1e-3
 """A resumed output's keys and values are computed in other pieces, which rounds differently."""
-
-pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def request(prompt_tokens: int, **params: Any) -> pb.GenerateRequest:
@@ -74,13 +74,15 @@ async def test_preempted_outputs_are_what_they_would_have_been(tiny: Path) -> No
     assert reference == list(alone[0][0].output_ids)
     assert len({tuple(end.output_ids) for end in alone[1]}) == 3
     for num_stages in (1, 3):
-        async with mesh(tiny, stages(tiny, num_stages), kv_capacity_tokens=SMALL_TOKENS) as running:
+        gate = Gate()
+        first, *rest = stages(tiny, num_stages)
+        held = [RecordedStage(first, gate=gate), *rest]
+        async with mesh(tiny, held, kv_capacity_tokens=SMALL_TOKENS) as running:
             tasks = []
             for index, asked in enumerate(REQUESTS):
                 tasks.append(asyncio.ensure_future(ends(running, asked)))
-                async with asyncio.timeout(5):
-                    while running.control_loop.num_requests <= index:
-                        await asyncio.sleep(0.001)
+                await running.has_requests(index + 1)
+            gate.open()
             together = await asyncio.gather(*tasks)
             await running.at_rest()
         for expected, actual in zip(alone, together, strict=True):

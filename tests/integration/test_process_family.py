@@ -7,8 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -17,6 +16,7 @@ import pytest
 from chunkmesh.cli.child_process import ChildCommand
 from chunkmesh.cli.process_family import ChildFailed, ChildState, PlannedChild, ProcessFamily
 from chunkmesh.cli.readiness import READY, STARTING, Readiness
+from tests.eventually import eventually_blocking
 
 _SLEEP = "import time; print('hello', flush=True); time.sleep(60)"
 _STUBBORN = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + _SLEEP
@@ -63,19 +63,10 @@ def _gone(pid: int) -> bool:
     return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
 
 
-def _eventually(holds: Callable[[], bool], timeout_s: float = 10.0) -> bool:
-    deadline = time.monotonic() + timeout_s
-    while not holds():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.02)
-    return True
-
-
 @pytest.fixture
 def family(tmp_path: Path) -> Iterator[ProcessFamily]:
-    """Yield a family with a short grace; closed at the end."""
-    made = ProcessFamily(tmp_path, grace_s=1.0)
+    """Yield a family whose members have time enough to end; closed at the end."""
+    made = ProcessFamily(tmp_path, grace_s=20.0)
     yield made
     made.close()
 
@@ -110,8 +101,27 @@ def test_a_child_killed_by_a_signal_is_named_by_it(family: ProcessFamily, tmp_pa
     family.wait_ready(20, _see_nothing)
     pid = family.states()[0].pid
     os.kill(pid, signal.SIGKILL)
-    assert _eventually(lambda: _gone(pid))
+    eventually_blocking(lambda: _gone(pid))
     with pytest.raises(ChildFailed, match="a ended with signal 9"):
+        family.check()
+
+
+def test_a_child_that_others_stand_in_for_is_told_of_once(
+    family: ProcessFamily, tmp_path: Path
+) -> None:
+    """A mesh with a spare goes on; without another one of its role it is down."""
+    made = (_child(tmp_path, name, _SLEEP) for name in "ab")
+    family.start(*(dataclasses.replace(each, role="stage 0") for each in made))
+    family.wait_ready(20, _see_nothing)
+    first, second = (state.pid for state in family.states())
+    os.kill(first, signal.SIGKILL)
+    eventually_blocking(lambda: _gone(first))
+    (news,) = family.check()
+    assert news.startswith("a ended with signal 9")
+    assert family.check() == ()
+    os.kill(second, signal.SIGKILL)
+    eventually_blocking(lambda: _gone(second))
+    with pytest.raises(ChildFailed, match="b ended with signal 9"):
         family.check()
 
 
@@ -119,13 +129,14 @@ def test_a_child_that_never_serves_is_named(family: ProcessFamily, tmp_path: Pat
     """The wait is bounded, and its end says what the child said last."""
     family.start(_child(tmp_path, "slow", _SLEEP, text=""))
     with pytest.raises(ChildFailed) as caught:
-        family.wait_ready(1.0, _see_nothing)
-    assert "slow is not ready after 1 s (starting)" in str(caught.value)
+        family.wait_ready(3.0, _see_nothing)
+    assert "slow is not ready after 3 s (starting)" in str(caught.value)
     assert str(caught.value).endswith("hello")
 
 
-def test_a_child_that_ignores_sigterm_is_killed(family: ProcessFamily, tmp_path: Path) -> None:
+def test_a_child_that_ignores_sigterm_is_killed(tmp_path: Path) -> None:
     """The grace is bounded."""
+    family = ProcessFamily(tmp_path, grace_s=0.5)
     family.start(_child(tmp_path, "stubborn", _STUBBORN))
     family.wait_ready(20, _see_nothing)
     pid = family.states()[0].pid
@@ -139,7 +150,7 @@ def test_what_a_child_started_ends_with_it(family: ProcessFamily, tmp_path: Path
     family.wait_ready(20, _see_nothing)
     grandchild = int((tmp_path / "a.log").read_text())
     family.close()
-    assert _eventually(lambda: _gone(grandchild))
+    eventually_blocking(lambda: _gone(grandchild))
 
 
 def _family_that_notes_its_end(family: ProcessFamily, tmp_path: Path) -> Path:
@@ -199,4 +210,4 @@ def test_children_die_with_a_parent_that_is_killed(tmp_path: Path) -> None:
     assert psutil.pid_exists(child)
     parent.kill()
     parent.wait()
-    assert _eventually(lambda: _gone(child))
+    eventually_blocking(lambda: _gone(child))

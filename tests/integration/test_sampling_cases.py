@@ -16,12 +16,13 @@ import pytest
 import torch
 from prometheus_client.parser import text_string_to_metric_families
 
-from chunkmesh.cli.stores_settled import wait_until_settled
 from chunkmesh.logprobs_codec import from_message
 from chunkmesh.v1 import generation_pb2 as pb
 from hicache.server import running as hicache_running
 from hicache.settings import HiCacheSettings
 from tests.bytes_tokenizer import EOS, write_bytes_folder
+from tests.eventually import eventually
+from tests.gate import Gate
 from tests.mesh import Mesh, mesh
 from tests.scripted_stage import Script, ScriptedStage, logits_row, scripted_stages
 from tests.valkey import running_valkey
@@ -135,7 +136,7 @@ async def test_o05_outputs_go_on_after_the_first_has_ended(tmp_path: Path, strea
 
 async def test_an_abort_ends_every_output(tmp_path: Path) -> None:
     """Each one that runs gets an end of its own, and the call ends."""
-    script = Script(logits={7: [EIGHT_ALIKE]}, ids={(7, 1): [65, EOS]}, delay_s=0.01)
+    script = Script(logits={7: [EIGHT_ALIKE]}, ids={(7, 1): [65, EOS]}, delay_s=0.02)
     async with scripted(tmp_path, script) as (running, _):
         fields = request(7, stream=True, n=3, max_new_tokens=500)
         call = running.stub.Generate(pb.GenerateRequest(request_id="r", **fields), timeout=20)
@@ -154,17 +155,23 @@ async def test_an_abort_ends_every_output(tmp_path: Path) -> None:
 
 async def test_o06_a_seed_holds_beside_a_request_without_one(tmp_path: Path) -> None:
     """A row draws its own random numbers, whoever shares its batch."""
-    script = Script(logits={42: [EIGHT_ALIKE]}, otherwise_logits=EIGHT_ALIKE, delay_s=0.002)
+    gate = Gate()
+    script = Script(logits={42: [EIGHT_ALIKE]}, otherwise_logits=EIGHT_ALIKE, gate=gate)
     seeded = request(42, temperature=0.8, max_new_tokens=16)
     async with scripted(tmp_path, script) as (running, stages):
 
         async def both(other_seed: int | None, *, other_first: bool = False) -> list[list[int]]:
             other = request(other_seed, temperature=0.8, max_new_tokens=16)
             pair = (other, seeded) if other_first else (seeded, other)
-            ends = await asyncio.gather(*(running.generate(**fields) for fields in pair))
+            gate.close()
+            both = asyncio.gather(*(running.generate(**fields) for fields in pair))
+            await running.has_requests(2)
+            gate.open()
+            ends = await both
             ids = [list(end.output_ids) for end in ends]
             return ids[::-1] if other_first else ids
 
+        gate.open()
         alone = list((await running.generate(**seeded)).output_ids)
         runs = [await both(None) for _ in range(4)]
         runs += [await both(7), await both(None, other_first=True)]
@@ -260,13 +267,17 @@ async def test_o08_top_k_beyond_the_row_and_a_greedy_mate(
     tmp_path: Path, top_k: int | None
 ) -> None:
     """Values above the vocabulary are clamped; a greedy row in the batch stays greedy."""
-    script = Script(logits={1: [HALF], 2: [HALF]}, delay_s=0.005)
+    gate = Gate()
+    script = Script(logits={1: [HALF], 2: [HALF]}, gate=gate)
     more: dict[str, Any] = {} if top_k is None else {"top_k": top_k}
     async with scripted(tmp_path, script) as (running, stages):
-        sampled, greedy = await asyncio.gather(
+        both = asyncio.gather(
             running.generate(**request(1, temperature=1.0, max_new_tokens=16, **more)),
             running.generate(**request(2, temperature=0.0, max_new_tokens=16)),
         )
+        await running.has_requests(2)
+        gate.open()
+        sampled, greedy = await both
         assert any(len(each.sampling) == 2 for each in stages[0].microbatches), "not batched"
     assert [65] * 16 == list(greedy.output_ids)
     assert 16 == sampled.completion_tokens
@@ -305,7 +316,7 @@ async def test_o09_a_repetition_penalty_counts_the_cached_prompt(tmp_path: Path)
             ) as running,
         ):
             cold = await running.generate(**fields)
-            await asyncio.to_thread(wait_until_settled, address, quiet_s=0.3)
+            await running.at_rest()
             warm = await running.generate(**fields)
             await running.at_rest()
             await running.stub.FlushCache(pb.FlushCacheRequest())
@@ -316,15 +327,21 @@ async def test_o09_a_repetition_penalty_counts_the_cached_prompt(tmp_path: Path)
 
 async def test_preemptions_are_told_where_they_are_looked_for(tmp_path: Path) -> None:
     """An operator sees that the pool is too small, a client why its output was late."""
-    script = Script(logits={1: [EIGHT_ALIKE], 2: [EIGHT_ALIKE]})
+    gate = Gate()
+    script = Script(logits={1: [EIGHT_ALIKE], 2: [EIGHT_ALIKE]}, gate=gate)
     async with scripted(tmp_path, script, kv_capacity_tokens=128) as (running, _):
         before = (await counters(running))["preemptions"]
         pair = [request(seed, text="x" * 30, max_new_tokens=80) for seed in (1, 2)]
-        ends = await asyncio.gather(*(running.generate(**fields) for fields in pair))
+        both = asyncio.gather(*(running.generate(**fields) for fields in pair))
+        await running.has_requests(2)
+        gate.open()
+        ends = await both
         info = await running.stub.GetServerInfo(pb.GetServerInfoRequest())
-        async with asyncio.timeout(5):
-            while (await counters(running))["preemptions"] - before < info.num_preemptions:
-                await asyncio.sleep(0.05)
+
+        async def are_counted() -> bool:
+            return (await counters(running))["preemptions"] - before >= info.num_preemptions
+
+        await eventually(are_counted)
         after = (await counters(running))["preemptions"]
     told = sum(end.num_preemptions for end in ends)
     assert told >= 1

@@ -13,6 +13,8 @@ import pytest
 
 from chunkmesh.v1 import generation_pb2 as pb
 from tests.bytes_tokenizer import EOS, write_bytes_folder
+from tests.eventually import eventually
+from tests.gate import Gate
 from tests.mesh import Mesh, mesh
 from tests.recorded_stage import RecordedStage
 from tests.scripted_stage import Script, ScriptedStage, scripted_stages
@@ -42,13 +44,17 @@ async def stream(running: Mesh, **request: object) -> tuple[list[str], pb.Genera
 
 async def test_o01_characters_over_several_tokens(tmp_path: Path) -> None:
     """A character whose bytes are several tokens must arrive whole, batched or not."""
-    script = Script(ids={1: [*PEPPER, EOS], 2: [0xC3, 0xA9, EOS]}, delay_s=0.01)
+    gate = Gate()
+    script = Script(ids={1: [*PEPPER, EOS], 2: [0xC3, 0xA9, EOS]}, gate=gate)
     stages = scripted_stages(1, script)
     async with mesh(folder(tmp_path, 1), stages) as running:
-        (deltas_a, a), (deltas_b, b) = await asyncio.gather(
+        both = asyncio.gather(
             stream(running, text="one", sampling_params=params(1)),
             stream(running, text="two", sampling_params=params(2)),
         )
+        await running.has_requests(2)
+        gate.open()
+        (deltas_a, a), (deltas_b, b) = await both
         assert any(len(each.entries) == 2 for each in stages[0].microbatches), "not batched"
         _, cut = await stream(running, text="three", sampling_params=params(1, 3))
         whole_a = await running.generate(text="four", sampling_params=params(1))
@@ -96,7 +102,8 @@ async def test_o02_the_prompt_is_not_searched_for_stop_strings(tmp_path: Path) -
 
 async def test_chunks_follow_each_other_through_the_stages(tmp_path: Path) -> None:
     """The point of the pipeline: a chunk enters the first stage while others are further down."""
-    stages = scripted_stages(3, Script(delay_s=0.1))
+    gate = Gate()
+    stages = scripted_stages(3, Script(gate=gate))
     async with mesh(folder(tmp_path, 3), stages) as running:
         answer = asyncio.create_task(
             running.generate(
@@ -104,7 +111,8 @@ async def test_chunks_follow_each_other_through_the_stages(tmp_path: Path) -> No
             )
         )
         await asyncio.to_thread(stages[0].wait_for, 3)
-        assert len(stages[2].microbatches) < 2, "the first stage waited for the last one"
+        assert [] == stages[2].microbatches
+        gate.open()
         complete = await answer
         await running.at_rest()
     assert [64] * 10 == list(complete.chunk_tokens)
@@ -129,9 +137,9 @@ async def test_a_client_may_choose_its_chunks(tmp_path: Path) -> None:
         await running.at_rest()
 
 
-def start_victim(running: Mesh) -> VictimCall:
-    """Start a request of 10 chunks."""
-    ids = pb.TokenIds(ids=np.full(640, 65).tolist())
+def start_victim(running: Mesh, token_id: int = 65) -> VictimCall:
+    """Start a request of 10 chunks of one token."""
+    ids = pb.TokenIds(ids=np.full(640, token_id).tolist())
     return running.stub.Generate(pb.GenerateRequest(request_id="victim", input_ids=ids))
 
 
@@ -142,29 +150,35 @@ async def until_forgotten(stages: list[ScriptedStage]) -> None:
             await asyncio.sleep(0.001)
 
 
-async def cancel_in_prefill(running: Mesh, stages: list[ScriptedStage]) -> None:
-    """Cancel a request of 10 chunks once its third chunk has left the first stage."""
+async def cancel_in_prefill(
+    running: Mesh, stages: list[ScriptedStage], gate: Gate, token_id: int = 65
+) -> None:
+    """Cancel a request of 10 chunks once its third chunk has left the first stage.
+
+    The last stage is held meanwhile, so that only what is in flight can be ahead of the cancel.
+    """
     before = len(stages[0].microbatches)
-    call = start_victim(running)
+    gate.close()
+    call = start_victim(running, token_id)
     reading = asyncio.ensure_future(call.read())
     await asyncio.to_thread(stages[0].wait_for, before + 3)
     call.cancel()
     await asyncio.gather(reading, return_exceptions=True)
-    async with asyncio.timeout(5):
-        while running.control_loop.is_running("victim"):
-            await asyncio.sleep(0.001)
+    await running.has_requests(0)
     in_flight = running.control_loop.engine.snapshot().num_in_flight
+    gate.open()
     await running.at_rest()
     ran = len(stages[0].microbatches) - before
     assert ran < 10, "the rest of the prompt was computed for nobody"
-    assert ran <= 3 + in_flight + 1
+    assert ran <= in_flight
 
 
 async def test_o12_cancel_in_the_middle_of_a_chunked_prefill(tmp_path: Path) -> None:
     """Chunks in flight are dropped, none starts, pages come back once, the next is right."""
-    stages = scripted_stages(3, Script(ids={7: [*b"fine", EOS]}, delay_s=0.1))
+    gate = Gate()
+    stages = scripted_stages(3, Script(ids={7: [*b"fine", EOS]}, gate=gate))
     async with mesh(folder(tmp_path, 3), stages) as running:
-        await cancel_in_prefill(running, stages)
+        await cancel_in_prefill(running, stages, gate)
         snapshot = running.control_loop.engine.snapshot()
         assert snapshot.num_pages == snapshot.num_free_pages
         complete = await running.generate(text="next", sampling_params=params(7))
@@ -177,7 +191,8 @@ async def test_o12_the_stages_are_told_once_and_pages_return_after_the_last_chun
     tmp_path: Path,
 ) -> None:
     """One decision, taken by the scheduler: no stage may run a chunk behind it, or forget twice."""
-    scripted = scripted_stages(3, Script(delay_s=0.1))
+    gate = Gate()
+    scripted = scripted_stages(3, Script(gate=gate))
     stages = [RecordedStage(stage) for stage in scripted]
     async with mesh(folder(tmp_path, 3), stages) as running:
         engine = running.control_loop.engine
@@ -185,16 +200,14 @@ async def test_o12_the_stages_are_told_once_and_pages_return_after_the_last_chun
         await asyncio.to_thread(scripted[0].wait_for, 3)
         held = engine.snapshot()
         call.cancel()
-        async with asyncio.timeout(5):
-            while running.control_loop.is_running("victim"):
-                await asyncio.sleep(0.001)
-        num_sent = engine._route.pipeline._num_sent if engine._route else 0
-        seen = set()
-        async with asyncio.timeout(10):
-            while (now := engine.snapshot()).num_in_flight:
-                seen.add(now.num_free_pages)
-                await asyncio.sleep(0.001)
-        assert seen == {held.num_free_pages}, "a page came back while a chunk was in flight"
+        await running.has_requests(0)
+        (num_sent,) = [route.microbatches.pipeline._num_sent for route in engine._routes]
+        seen = []
+        for num_left in range(engine.snapshot().num_in_flight, 0, -1):
+            await eventually(lambda: engine.snapshot().num_in_flight == num_left)  # noqa: B023
+            seen.append(engine.snapshot().num_free_pages)
+            gate.let(1)
+        assert seen == [held.num_free_pages] * num_sent, "a page came back before the last chunk"
         assert held.num_pages - held.num_free_pages >= 40
         await running.at_rest()
         await until_forgotten(scripted)
@@ -208,16 +221,17 @@ async def test_o12_the_stages_are_told_once_and_pages_return_after_the_last_chun
 
 async def test_o12_a_hundred_cancels_leave_nothing_behind(tmp_path: Path) -> None:
     """Pages, rows, streams and memory must be those of before."""
-    stages = scripted_stages(3, Script(delay_s=0.002))
+    gate = Gate()
+    stages = scripted_stages(3, Script(gate=gate))
     process = psutil.Process()
     async with mesh(folder(tmp_path, 3), stages) as running:
-        for _ in range(40):
-            await cancel_in_prefill(running, stages)
+        for index in range(40):
+            await cancel_in_prefill(running, stages, gate, index)
         for stage in stages:
             stage.microbatches.clear()
         rss_before = process.memory_info().rss
-        for _ in range(100):
-            await cancel_in_prefill(running, stages)
+        for index in range(40, 140):
+            await cancel_in_prefill(running, stages, gate, index)
             for stage in stages:
                 stage.microbatches.clear()
         rss_after = process.memory_info().rss

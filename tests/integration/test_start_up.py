@@ -11,6 +11,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +46,7 @@ def started(*command: str) -> Iterator[subprocess.Popen[str]]:
         finally:
             process.terminate()
             try:
-                process.wait(15)
+                process.wait(WAIT_S)
             except subprocess.TimeoutExpired:
                 process.kill()
 
@@ -61,6 +62,12 @@ def refusal(*command: str) -> str:
     )
     assert 2 == done.returncode, done.stderr
     return done.stderr.splitlines()[-1]
+
+
+def refusals(*commands: tuple[str, ...]) -> list[str]:
+    """Run services that must refuse to start, two at a time; return their reasons in order."""
+    with ThreadPoolExecutor(2) as threads:
+        return list(threads.map(lambda command: refusal(*command), commands))
 
 
 def worker(model: Path, layers: str, internal: int, *more: str) -> tuple[str, ...]:
@@ -120,12 +127,12 @@ def test_a_folder_without_a_model(tmp_path: Path) -> None:
     """The missing file is named, by scheduler and worker."""
     empty = tmp_path / "empty"
     empty.mkdir()
-    for command in (
+    commands = (
         worker(empty, "0-1", 1),
         ("chunkmesh-scheduler", f"--model-path={empty}"),
         ("chunkmesh-scheduler", f"--model-path={tmp_path / 'nowhere'}"),
-    ):
-        line = refusal(*command)
+    )
+    for command, line in zip(commands, refusals(*commands), strict=True):
         assert str(command[1].removeprefix("--model-path=")) in line
 
 
@@ -135,7 +142,7 @@ def test_an_explicit_port_in_use(tiny: Path) -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        for command in (
+        commands = (
             ("chunkmesh-scheduler", f"--model-path={tiny}", f"--port={port}", "--internal-port=0"),
             ("chunkmesh-scheduler", f"--model-path={tiny}", "--port=0", f"--internal-port={port}"),
             ("chunkmesh-scheduler", f"--model-path={tiny}", "--port=0", "--internal-port=0",
@@ -143,8 +150,8 @@ def test_an_explicit_port_in_use(tiny: Path) -> None:
             worker(tiny, "0-1", 1, f"--data-port={port}"),
             worker(tiny, "0-1", 1, f"--data-port={port}", "--transport=grpc"),
             ("hicache-server", f"--port={port}"),
-        ):  # fmt: skip
-            line = refusal(*command)
+        )  # fmt: skip
+        for command, line in zip(commands, refusals(*commands), strict=True):
             assert str(port) in line, command
 
 
@@ -168,9 +175,11 @@ def test_workers_that_could_not_serve_one_model(tiny: Path, tmp_path: Path) -> N
     shard.unlink()
     with scheduler(tiny) as (port, internal, http), started(*worker(tiny, "0-1", internal)):
         wait_for(http, "no worker holds layers 2-3")
-        line = refusal(*worker(tiny, "2-3", internal, "--dtype=bfloat16"))
-        assert "dtype is bfloat16, that of the worker with layers 0-1 is float32" in line
-        assert shard.name in refusal(*worker(sharded, "0-3", internal))
+        other_type, lost_shard = refusals(
+            worker(tiny, "2-3", internal, "--dtype=bfloat16"), worker(sharded, "0-3", internal)
+        )
+        assert "dtype is bfloat16, that of the worker with layers 0-1 is float32" in other_type
+        assert shard.name in lost_shard
         assert "no worker holds layers 2-3" == ready(http)["reason"]
         assert not serves(port)
 
@@ -189,7 +198,7 @@ def test_a_mesh_wired_by_hand(tiny: Path, transport: str) -> None:
         wait_for(http, "")
         generated(port)
         first.terminate()
-        output = first.communicate(timeout=15)[0]
+        output = first.communicate(timeout=WAIT_S)[0]
     assert 0 == first.returncode
     assert "preferred peer" not in output
 
@@ -204,7 +213,7 @@ def test_a_wrong_peer_is_told_of_and_gone_round(tiny: Path) -> None:
         wait_for(http, "")
         generated(port)
         first.terminate()
-        output = first.communicate(timeout=15)[0]
+        output = first.communicate(timeout=WAIT_S)[0]
     warning = next(line for line in output.splitlines() if "preferred peer" in line)
     assert "127.0.0.1:9" in warning
 

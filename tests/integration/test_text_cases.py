@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from chunkmesh.cli.stores_settled import wait_until_settled
 from chunkmesh.v1 import generation_pb2 as pb
 from hicache.server import running as hicache_running
 from hicache.settings import HiCacheSettings
@@ -90,7 +88,7 @@ async def test_o03_a_rendered_text_hits_the_pages_of_its_chat(tmp_path: Path) ->
             ) as running,
         ):
             chat = await running.generate(chat=CHAT, sampling_params=params)
-            await asyncio.to_thread(wait_until_settled, address, quiet_s=0.3)
+            await running.at_rest()
             text = await running.generate(text=f"<bos>[user]{LETTERS}", sampling_params=params)
     assert (47, 0) == (chat.prompt_tokens, chat.cached_tokens)
     assert (47, 32) == (text.prompt_tokens, text.cached_tokens)

@@ -11,6 +11,8 @@ import pytest
 
 from chunkmesh.v1 import generation_pb2 as pb
 from tests.bytes_tokenizer import write_bytes_folder
+from tests.eventually import eventually
+from tests.gate import Gate
 from tests.mesh import CHUNK_TOKENS, Mesh, mesh
 from tests.scripted_stage import Script, ScriptedStage, scripted_stages
 
@@ -111,34 +113,54 @@ async def test_times_agree_with_what_the_client_is_told(
 
 async def test_a_running_request_is_told_too(folder: Path) -> None:
     """A prompt that takes minutes is looked at while it runs."""
-    stages = scripted_stages(NUM_STAGES, Script(delay_s=0.1))
+    gate = Gate()
+    stages = scripted_stages(NUM_STAGES, Script(gate=gate))
     async with mesh(folder, stages) as running:
         request = asyncio.create_task(ask(running, "slow", 10 * CHUNK_TOKENS))
-        await asyncio.to_thread(stages[-1].wait_for, 2)
-        (told,) = await timelines(running, "slow")
+        gate.let(2)
+        told = await until_told(running, "slow", 2)
+        gate.open()
         await request
     assert not told.HasField("ended_us")
     assert not told.HasField("first_token_us")
     assert "" == told.finish_reason
     assert 2 <= len(told.microbatches) < 10
-    assert NUM_STAGES == len(told.microbatches[0].stages)
+    assert [NUM_STAGES] * 2 == [len(each.stages) for each in told.microbatches[:2]]
+
+
+async def until_told(
+    running: Mesh, request_id: str, num_microbatches: int
+) -> pb.GetTimelinesResponse:
+    """Return the timeline of a request that runs, once all stages have run so many microbatches."""
+    told: list[pb.GetTimelinesResponse] = []
+
+    async def has_them() -> bool:
+        told[:] = await timelines(running, request_id) if len(running.control_loop.requests) else []
+        ran = [each for one in told for each in one.microbatches if len(each.stages) == NUM_STAGES]
+        return len(ran) >= num_microbatches
+
+    await eventually(has_them)
+    return told[0]
 
 
 async def test_how_a_request_ended_is_told(folder: Path) -> None:
     """Those that did not end well are looked at first."""
-    stages = scripted_stages(NUM_STAGES, Script(delay_s=0.05))
+    gate = Gate()
+    stages = scripted_stages(NUM_STAGES, Script(gate=gate))
     async with mesh(folder, stages) as running:
         for request_id in ("gone", "aborted"):
-            num_before = len(stages[0].microbatches)
+            gate.let(1)
             ids = pb.TokenIds(ids=[65] * 640)
             call = running.stub.Generate(pb.GenerateRequest(request_id=request_id, input_ids=ids))
             reading = asyncio.ensure_future(call.read())
-            await asyncio.to_thread(stages[0].wait_for, num_before + 2)
+            await until_told(running, request_id, 1)
             if request_id == "aborted":
                 await running.stub.Abort(pb.AbortRequest(request_id=request_id))
             else:
                 call.cancel()
             await asyncio.gather(reading, return_exceptions=True)
+            await running.has_requests(0)
+            gate.open()
             await running.at_rest()
         told = await timelines(running)
     assert [("gone", "gone"), ("aborted", "abort")] == [

@@ -21,6 +21,8 @@ from hicache.server import running as hicache_running
 from hicache.settings import HiCacheSettings
 from stage_worker.model_stage import load_stage
 from tests.cached_mesh import cached_mesh
+from tests.eventually import eventually
+from tests.gate import Gate
 from tests.mesh import Mesh, mesh
 from tests.random_ids import make_prompt
 from tests.recorded_stage import RecordedStage
@@ -31,8 +33,6 @@ NEW_TOKENS = 8
 on_devices = pytest.mark.parametrize("on_devices", [False, True], ids=["stored", "on devices"])
 """From where prefixes come at the second time."""
 BORDER_LENGTHS = (1, 15, 16, 17, 63, 64, 65, 127, 128, 129)
-
-pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def stages(folder: Path, num_stages: int) -> list[RecordedStage]:
@@ -187,14 +187,17 @@ async def test_o12_cancels_leave_leases_connections_and_streams_as_they_were(
     """A hundred clients that go away in mid-prefill, each holding a hit; the next one is served."""
     shared = make_prompt(100, seed=40)
     loaded = [load_stage(tiny, layers=range(part.first, part.last)) for part in partition(4, 3)]
-    ran = [RecordedStage(stage, delay_s=0.004) for stage in loaded]
+    gate = Gate()
+    gate.open()
+    ran = [RecordedStage(stage, gate=gate if stage is loaded[-1] else None) for stage in loaded]
     async with cached_mesh(tiny, ran, valkey.url, enable_prefix_caching=on_devices) as running:
         await ask(running, shared)
         await running.at_rest()
         for index in range(100):
             if index == 20:
                 before = await resources_at_rest(running, valkey)
-            await cancel_in_prefill(running, ran, shared[:96] + make_prompt(544, seed=index))
+            gate.close()
+            await cancel_in_prefill(running, ran, gate, shared[:96] + make_prompt(544, seed=index))
         assert before == await resources_at_rest(running, valkey)
         assert [{}, {}, {}] == [stage._tables._rows for stage in loaded]
         prompt = shared[:96] + make_prompt(544, seed=99)
@@ -205,26 +208,35 @@ async def test_o12_cancels_leave_leases_connections_and_streams_as_they_were(
     check_parts(ran)
 
 
-async def cancel_in_prefill(running: Mesh, ran: list[RecordedStage], prompt: list[int]) -> None:
-    """Cancel a request once the first stage has run its third chunk, and come to rest."""
+async def cancel_in_prefill(
+    running: Mesh, ran: list[RecordedStage], gate: Gate, prompt: list[int]
+) -> None:
+    """Cancel a request once the first stage has run its third chunk, and come to rest.
+
+    The gate holds the last stage until the cancel has been heard.
+    """
     wanted = len(ran[0].microbatches) + 3
     call = running.stub.Generate(pb.GenerateRequest(input_ids=pb.TokenIds(ids=prompt)))
     reading = asyncio.ensure_future(call.read())
-    async with asyncio.timeout(10):
-        while len(ran[0].microbatches) < wanted:
-            await asyncio.sleep(0.001)
+    await eventually(lambda: len(ran[0].microbatches) >= wanted)
     call.cancel()
     await asyncio.gather(reading, return_exceptions=True)
+    await running.has_requests(0)
+    gate.open()
     await running.at_rest()
     assert len(ran[0].microbatches) < wanted - 3 + 9, "the whole prompt was computed for nobody"
 
 
 async def resources_at_rest(running: Mesh, valkey: Valkey) -> dict[str, int]:
     """Count what is left once no call to the cache is under way and all leases are back."""
-    async with asyncio.timeout(10):
-        while (now := await resources(running, valkey))["leases"] or now["cache calls"]:
-            await asyncio.sleep(0.01)
-    return now
+    found: dict[str, int] = {}
+
+    async def are_back() -> bool:
+        found.update(await resources(running, valkey))
+        return not (found["leases"] or found["cache calls"])
+
+    await eventually(are_back)
+    return found
 
 
 async def resources(running: Mesh, valkey: Valkey) -> dict[str, int]:
@@ -253,7 +265,7 @@ async def test_pages_of_one_split_serve_another(
         await ask(running, prompt)
         await running.at_rest()
     async with cached_mesh(tiny, stages(tiny, 3), valkey.url) as running:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while (await ask(running, prompt)).cached_tokens == 0:
                 await running.at_rest()
         answer = await ask(running, prompt)
@@ -283,15 +295,17 @@ async def test_without_redis_the_mesh_serves_as_if_nothing_were_cached(
         await running.at_rest()
         assert await cache_fault(running) == ""
         valkey.stop()
-        async with asyncio.timeout(10):
-            while not await cache_fault(running):
-                await asyncio.sleep(0.02)
+
+        async def has_fault() -> bool:
+            return bool(await cache_fault(running))
+
+        await eventually(has_fault)
         for _ in range(3):
             answer = await ask(running, prompt)
             assert expected == list(answer.output_ids)
             await running.at_rest()
         valkey.start()
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(100):
             while True:
                 answer = await ask(running, prompt)
                 assert expected == list(answer.output_ids)
@@ -346,7 +360,7 @@ async def test_hicache_may_die_and_return(tiny: Path, reference: Reference, valk
                     answer = await ask(running, prompt)
                     assert (expected, hit) == (list(answer.output_ids), answer.cached_tokens)
                     await running.at_rest()
-        async with hicache_running(settings, ping_s=0.05), asyncio.timeout(20):
+        async with hicache_running(settings, ping_s=0.05), asyncio.timeout(100):
             while (await ask(running, prompt)).cached_tokens != 48:
                 await running.at_rest()
 

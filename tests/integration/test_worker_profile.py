@@ -121,7 +121,7 @@ def test_the_timeout_is_kept(tiny: Path, tmp_path: Path) -> None:
         running.until(_WAITING)
         line = profiled(running.end())
     assert isinstance(line["seconds"], float)
-    assert line["seconds"] <= 2.5
+    assert line["seconds"] < 20, "all of it takes minutes; one microbatch may be under way"
     assert line["points"]
 
 
@@ -142,5 +142,5 @@ def test_a_worker_ends_in_the_middle_of_its_profile(tiny: Path, tmp_path: Path) 
         running.until("profiling: 1024 tokens")
         began_s = time.monotonic()
         running.end()
-        assert time.monotonic() - began_s < 10
+        assert time.monotonic() - began_s < 30, "the profile went on for its 60 s"
     assert [] == list(tmp_path.iterdir())

@@ -12,11 +12,12 @@ import dataclasses
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from chunkmesh.errors import ChunkMeshError
+from scheduler.actions import Action
 from scheduler.engine import Engine
 from scheduler.engine_config import EngineConfig
 from scheduler.events import (
@@ -26,7 +27,9 @@ from scheduler.events import (
     Checked,
     Event,
     Loaded,
+    LossCause,
     Matched,
+    RouteAwaited,
     RouteFormed,
     RouteLost,
     Stored,
@@ -62,11 +65,14 @@ class _Scene:
             max_queued_requests=8,
             load_timeout_s=1.0,
             max_outstanding_stores=0,
+            stage_deadline_floor_s=0.0,
         )
         self._engine = Engine(self._config)
         self._now_s = 0.0
         self._epoch = 0
         self._num_stages = 0
+        self._has_many = False
+        """Whether several routes have stood side by side."""
 
     def command(self, words: list[str]) -> Iterator[str]:
         """Do one command; return what it answers."""
@@ -98,9 +104,16 @@ class _Scene:
     def _handle(self, event: Event) -> Iterator[str]:
         """Give one event to the engine."""
         try:
-            yield from [show(action) for action in self._engine.handle(event, self._now_s)]
+            actions = self._engine.handle(event, self._now_s)
+            self._has_many |= len(self._engine.snapshot().routes) > 1
+            yield from [self._show(action) for action in actions]
         except ChunkMeshError as error:
             yield f"! {show_error(error)}"
+
+    def _show(self, action: Action) -> str:
+        """Return one line for an action; with several routes its epoch before it."""
+        epoch = getattr(action, "epoch", None) if self._has_many else None
+        return show(action) if epoch is None else f"route {epoch}: {show(action)}"
 
     def _state(self) -> str:
         """Return the engine's counts."""
@@ -116,7 +129,7 @@ class _Scene:
             f"{now.num_stores} stores{preempted}{cached}"
         )
 
-    def _events(  # noqa: PLR0911 - one for each command
+    def _events(  # noqa: C901, PLR0911 - one for each command
         self, name: str, plain: list[str], named: dict[str, str]
     ) -> list[Event]:
         """Return the events of one command."""
@@ -133,13 +146,20 @@ class _Scene:
                         latency=_latency(self._num_stages, named),
                         num_host_pages=int(named.get("host", "0")),
                         page_bytes=(int(named.get("page_bytes", "0")),) * self._num_stages,
-                        pool_ids=tuple(named.get("pools", "").split(","))
-                        if "pools" in named
-                        else (),
+                        pool_ids=tuple(filter(None, named.get("pools", "").split(","))),
                     )
                 ]
             case "lost":
-                return [RouteLost(reason=" ".join(plain))]
+                cause = cast("LossCause", named.get("cause", "ended"))
+                return [RouteLost(epoch=epoch, reason=" ".join(plain), cause=cause)]
+            case "awaited":
+                return [
+                    RouteAwaited(
+                        wait_s=float(plain[0]),
+                        reason=" ".join(plain[1:]),
+                        is_announced="announced" in named,
+                    )
+                ]
             case "arrive":
                 return [self._arrival(plain[0], named)]
             case "matched":
@@ -160,7 +180,7 @@ class _Scene:
             case "abort":
                 return [Cancelled(request_id=plain[0], cause="abort")]
             case "tick":
-                return [Tick()]
+                return [Tick(deaf_s=float(named.get("deaf", "0")))]
             case _:
                 every = range(self._num_stages)
                 stages = list(every) if plain[0] == "*" else [int(plain[0])]

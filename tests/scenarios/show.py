@@ -10,7 +10,9 @@ from scheduler.actions import (
     CheckStored,
     CommitPages,
     Failed,
+    FenceStage,
     Finished,
+    HeldPages,
     InvalidatePages,
     MatchPrefix,
     Output,
@@ -40,11 +42,11 @@ def show(action: Action) -> str:  # noqa: C901, PLR0911, PLR0912 - one line a ki
         case SendLoad(load_id=load_id, digests=digests, timeout_ms=timeout_ms):
             limit = f" in {timeout_ms} ms" if timeout_ms else ""
             host = f", host {_ids(action.host_ids)}" if action.host_ids else ""
-            return f"load {load_id}: {len(digests)} pages{host}{limit}"
+            return f"load {load_id}: {len(digests)} pages{host}{limit}{_held(action.held)}"
         case SendEndLoad(load_id=load_id):
             return f"end-load {load_id}"
         case SendCommitLoad(load_id=load_id, page_ids=page_ids):
-            return f"commit-load {load_id}: pages {_ids(page_ids)}"
+            return f"commit-load {load_id}: pages {_ids(page_ids)}{_held(action.held)}"
         case SendCancelLoad(load_id=load_id):
             return f"cancel-load {load_id}"
         case SendStore(store_id=store_id, pages=pages):
@@ -59,6 +61,8 @@ def show(action: Action) -> str:  # noqa: C901, PLR0911, PLR0912 - one line a ki
             return f"copy pages {_ids(source_ids)} to {_ids(target_ids)}"
         case SendRelease(row=row):
             return f"release row {row}"
+        case FenceStage(stage=stage, reason=reason):
+            return f"fence stage {stage}: {reason}"
         case MatchPrefix(digests=digests):
             return f"match {_name(action)}: {len(digests)} pages"
         case CheckStored(digests=digests):
@@ -78,6 +82,15 @@ def show(action: Action) -> str:  # noqa: C901, PLR0911, PLR0912 - one line a ki
             return _finished(action)
         case Failed(request_id=request_id, error=error):
             return f"failed {request_id}: {show_error(error)}"
+
+
+def _held(held: HeldPages | None) -> str:
+    """Return who has which part of a load."""
+    if held is None:
+        return ""
+    lacking = ",".join(map(str, held.lacking))
+    host = f", of host {held.num_host}" if held.num_host else ""
+    return f"; all but stage {lacking} have {held.num_pages}{host}"
 
 
 def _name(action: MatchPrefix | Output | Finished) -> str:
@@ -137,6 +150,8 @@ def _finished(action: Finished) -> str:
     if action.matched_token_id is not None:
         matched = f" id {action.matched_token_id}"
     preempted = f", preempted {action.num_preemptions}" if action.num_preemptions else ""
+    if action.num_recoveries:
+        preempted += f", recovered {action.num_recoveries}"
     return (
         f"finished {_name(action)}: {action.reason}{matched}, {action.cached_tokens} cached, "
         f"chunks {list(action.chunk_tokens)}{preempted}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from chunkmesh.stored_page import page_key
 from tests.admin_forms import QUOTAS, check_form
+from tests.eventually import eventually
 from tests.hicache_admin import (
     LONG,
     LONG_PAGES,
@@ -11,7 +12,6 @@ from tests.hicache_admin import (
     PAGE_BYTES,
     SHORT_PAGES,
     Admin,
-    eventually,
 )
 from tests.page_samples import NAMESPACE
 from tests.valkey import Valkey

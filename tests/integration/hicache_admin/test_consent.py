@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.admin_forms import AUDIT, check_form
+from tests.eventually import eventually
 from tests.hicache_admin import (
     LONG_PAGES,
     NUM_PAGES,
@@ -12,7 +13,6 @@ from tests.hicache_admin import (
     SHORT_PAGES,
     Admin,
     Logs,
-    eventually,
 )
 from tests.page_samples import NAMESPACE
 from tests.valkey import Valkey

@@ -15,7 +15,8 @@ from chunkmesh.layers import partition
 from chunkmesh.v1 import generation_pb2 as pb
 from hicache.admin import warm
 from stage_worker.model_stage import load_stage
-from tests.hicache_admin import Ended, admin, eventually, hicache_over
+from tests.eventually import eventually
+from tests.hicache_admin import Ended, admin, hicache_over
 from tests.mesh import Mesh, mesh
 from tests.random_ids import make_prompt
 from tests.recorded_stage import RecordedStage
@@ -25,8 +26,6 @@ from tests.valkey import Valkey, running_valkey
 NEW_TOKENS = 8
 PROMPT_TOKENS = 100
 PROMPT_PAGES = 6
-
-pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def stages(folder: Path, num_stages: int) -> list[RecordedStage]:

@@ -5,12 +5,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import pathlib
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 
 import pytest
 
+from chunkmesh.kv_store import KvStore
 from chunkmesh.v1 import hicache_pb2 as pb
 from hicache import rebuild
+from hicache.replication import stream
+from hicache.replication.event_codec import encode_event
+from hicache.replication.events import KeptChanged
+from tests.eventually import eventually
 from tests.hicache_admin import INFO
 from tests.page_samples import NAMESPACE, chain
 from tests.replicas import (
@@ -20,7 +25,6 @@ from tests.replicas import (
     SOON_S,
     HiCache,
     commit,
-    eventually,
     found,
     has_pages,
     is_ready,
@@ -142,34 +146,19 @@ async def has_kept(hicache: HiCache, num_pinned_pages: int, quota_bytes: int) ->
 
 async def test_watching_one_tells_of_all(valkey: Valkey) -> None:
     """Each change once, whichever replica made it."""
-    heard: list[pb.WatchResponse] = []
-
-    async def listen(hicache: HiCache) -> None:
-        async for change in hicache.Watch(pb.WatchRequest()):
-            heard.append(change)  # noqa: PERF401 - looked at meanwhile
-
-    async with replicas(valkey, 2) as (first, second), asyncio.TaskGroup() as tasks:
-        listening = tasks.create_task(listen(second))
-        await asyncio.sleep(0.1)
+    async with replicas(valkey, 2) as (first, second), watched(second) as heard:
         await commit(valkey, first)
         await first.Match(pb.MatchRequest(digests=(*DIGESTS, bytes(32))))
         await first.Match(pb.MatchRequest(digests=[bytes(32)]))
         await first.Pin(pb.PinRequest(selection=ALL, ttl_ms=300))
 
-        async def heard_of_pin() -> bool:
-            return any(change.kind == pb.CHANGE_KIND_UNPINNED for change in heard)
-
-        await eventually(heard_of_pin)
+        await eventually(lambda: pb.CHANGE_KIND_UNPINNED in {change.kind for change in heard})
         await first.SetQuota(pb.SetQuotaRequest(namespace=NAMESPACE, max_bytes=4 * PAGE_BYTES))
         await first.Evict(pb.EvictRequest(selection=pb.Selection(below=DIGESTS[3])))
         await first.Invalidate(pb.InvalidateRequest(digests=[DIGESTS[2]]))
         await first.Clear(pb.ClearRequest())
 
-        async def heard_of_clear() -> bool:
-            return any(change.kind == pb.CHANGE_KIND_CLEARED for change in heard)
-
-        await eventually(heard_of_clear)
-        listening.cancel()
+        await eventually(lambda: pb.CHANGE_KIND_CLEARED in {change.kind for change in heard})
     told = [(change.kind, change.num_pages, change.num_bytes, change.digest) for change in heard]
     assert told == [
         (pb.CHANGE_KIND_COMMITTED, 4, 4 * PAGE_BYTES, DIGESTS[0]),
@@ -183,6 +172,56 @@ async def test_watching_one_tells_of_all(valkey: Valkey) -> None:
         (pb.CHANGE_KIND_CLEARED, heard[-1].num_pages, heard[-1].num_bytes, b""),
     ]
     assert [4, 5, 1] == [heard[0].num_pages, *(change.num_queried_pages for change in heard[1:3])]
+
+
+@contextlib.asynccontextmanager
+async def watched(hicache: HiCache) -> AsyncIterator[list[pb.WatchResponse]]:
+    """Watch while inside; yield what is heard from then on."""
+    heard: list[pb.WatchResponse] = []
+
+    async def listen() -> None:
+        async for change in hicache.Watch(pb.WatchRequest()):
+            heard.append(change)  # noqa: PERF401 - looked at meanwhile
+
+    async with asyncio.TaskGroup() as tasks:
+        listening = tasks.create_task(listen())
+        await _hears_all(hicache, heard)
+        heard.clear()
+        yield heard
+        listening.cancel()
+
+
+async def _hears_all(hicache: HiCache, heard: list[pb.WatchResponse]) -> None:
+    """Wait until a watch that has just begun hears of every change and of nothing before."""
+
+    async def match(num_digests: int) -> bool:
+        await hicache.Match(pb.MatchRequest(digests=[bytes(32)] * num_digests))
+        return bool(heard)
+
+    await eventually(lambda: match(1))
+    await match(2)  # others like the first may still be on their way
+    await eventually(lambda: heard[-1].num_queried_pages == 2)
+
+
+async def test_a_pin_that_is_over_is_told_of_once(valkey: Valkey) -> None:
+    """Its end is read from Redis again at each scan, until somebody clears it away there."""
+    async with replicas(valkey, 2) as (first, second), watched(second) as heard:
+        await commit(valkey, first)
+        await first.Pin(pb.PinRequest(selection=ALL, ttl_ms=100))
+        await eventually(lambda: pb.CHANGE_KIND_UNPINNED in {change.kind for change in heard})
+        store = KvStore(valkey.url)
+        stream.append(store, b"a third", [encode_event(KeptChanged())])
+        store.close()
+        with valkey.client() as client:
+            await eventually(lambda: client.hlen("cm-pins") == 0)
+        await second.Match(pb.MatchRequest(digests=[bytes(32)]))
+        await eventually(lambda: heard[-1].kind == pb.CHANGE_KIND_MATCHED)
+    assert [
+        pb.CHANGE_KIND_COMMITTED,
+        pb.CHANGE_KIND_PINNED,
+        pb.CHANGE_KIND_UNPINNED,
+        pb.CHANGE_KIND_MATCHED,
+    ] == [change.kind for change in heard]
 
 
 @pytest.mark.parametrize("is_cluster", [False, True], ids=["shards", "cluster"])

@@ -6,14 +6,18 @@ import asyncio
 import contextlib
 import os
 import pathlib
-import signal
 import subprocess
 import sys
 import time
 
+import pytest
 from prometheus_client import REGISTRY
 
 from chunkmesh.v1 import hicache_pb2 as pb
+from hicache import doomed
+from hicache.replication import stream
+from hicache.replication.election import TTL_S
+from tests.eventually import eventually
 from tests.page_samples import chain
 from tests.replicas import (
     ALL,
@@ -22,7 +26,6 @@ from tests.replicas import (
     SOON_S,
     commit,
     elected,
-    eventually,
     evictor,
     found,
     has_leases,
@@ -84,14 +87,15 @@ async def test_an_evictor_that_is_killed_is_followed(valkey: Valkey) -> None:
             await asyncio.sleep(0.3)
             assert (4, 0) == await pages_and_evictions(hicache)
             assert killed == evictor(valkey)
-            process.send_signal(signal.SIGKILL)
-            started_s = time.monotonic()
+            process.kill()
+            process.wait()
+            with valkey.client() as client:
+                assert client.pttl("cm-evictor") <= 1000 * TTL_S
 
             async def evicted() -> bool:
                 return await pages_and_evictions(hicache) == (2, 2)
 
-            await eventually(evicted, within_s=6)
-            assert time.monotonic() - started_s < 6
+            await eventually(evicted)
             assert killed != evictor(valkey)
     finally:
         process.kill()
@@ -156,20 +160,15 @@ async def test_a_full_redis_still_has_an_evictor(valkey: Valkey) -> None:
 
 
 async def test_a_lease_at_one_holds_pages_at_the_others(valkey: Valkey) -> None:
-    """Also at a replica that started later, over a renewal, and until it is released."""
+    """Also at a replica that started later, and until it is released."""
     async with replica(valkey) as first:
         await commit(valkey, first)
-        lease_id = await lease(first, ttl_ms=2000)
-        ends_s = time.monotonic() + 2
+        lease_id = await lease(first)
         async with replica(valkey) as second:
             evict = pb.EvictRequest(selection=ALL)
             await eventually(lambda: has_leases(second, 1), within_s=SOON_S)
             assert (0, 4) == numbers(await second.Evict(evict))
-            renew = pb.RenewLeasesRequest(lease_ids=[lease_id], lease_ttl_ms=3500)
-            assert [] == list((await second.RenewLeases(renew)).ended_ids)
-            await asyncio.sleep(ends_s + 0.5 - time.monotonic())
-            assert (1, 1) == tuple([await num_leases(hicache) for hicache in (first, second)])
-            await eventually(lambda: has_leases(first, 0), within_s=4)
+            await first.ReleaseLease(pb.ReleaseLeaseRequest(lease_id=lease_id))
             await eventually(lambda: has_leases(second, 0), within_s=SOON_S)
             lease_id = await lease(second)
             await eventually(lambda: has_leases(first, 1), within_s=SOON_S)
@@ -179,22 +178,47 @@ async def test_a_lease_at_one_holds_pages_at_the_others(valkey: Valkey) -> None:
             assert (4, 0) == numbers(await first.Evict(evict))
 
 
+async def test_a_lease_may_be_renewed_at_any_replica(valkey: Valkey) -> None:
+    """It is live everywhere beyond its first end, and ends everywhere."""
+    async with replicas(valkey, 2) as (first, second):
+        await commit(valkey, first)
+        for ttl_s in (1, 2, 4, 8, 16):  # until this machine is fast enough for it
+            lease_id = await lease(first, ttl_ms=1000 * ttl_s)
+            ends_s = time.monotonic() + ttl_s
+            await eventually(lambda: has_leases(second, 1), within_s=SOON_S)
+            renewed_s = time.monotonic()
+            renew = pb.RenewLeasesRequest(lease_ids=[lease_id], lease_ttl_ms=2000 * ttl_s)
+            ended_ids = list((await second.RenewLeases(renew)).ended_ids)
+            await asyncio.sleep(max(0.0, ends_s - time.monotonic()))
+            live = [await num_leases(hicache) for hicache in (first, second)]
+            if not ended_ids and time.monotonic() < renewed_s + 2 * ttl_s:
+                break
+            await first.ReleaseLease(pb.ReleaseLeaseRequest(lease_id=lease_id))
+            await eventually(lambda: has_leases(second, 0))
+        assert ([], [1, 1]) == (ended_ids, live)
+        await eventually(lambda: has_leases(first, 0))
+        await eventually(lambda: has_leases(second, 0))
+
+
 def numbers(reply: pb.EvictResponse) -> tuple[int, int]:
     """Return pages that went and pages that stay."""
     return reply.num_pages, reply.num_held_pages
 
 
-async def test_a_lease_given_in_the_moment_of_an_eviction_saves_the_pages(valkey: Valkey) -> None:
+async def test_a_lease_given_in_the_moment_of_an_eviction_saves_the_pages(
+    valkey: Valkey, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The victims are unlinked 2 s later, unless a lease became known meanwhile."""
     async with replicas(valkey, 2) as (first, second):
         await commit(valkey, first)
         await eventually(lambda: found(second, 4))
-        given, gone = await asyncio.gather(
-            lease(second), first.Evict(pb.EvictRequest(selection=ALL))
-        )
+        with monkeypatch.context() as deaf:
+            deaf.setattr(stream, "read", lambda _store, _place: [])
+            given = await lease(second)
+            gone = await first.Evict(pb.EvictRequest(selection=ALL))
         assert given
         assert 4 == gone.num_pages
-        await asyncio.sleep(3)
+        await asyncio.sleep(doomed.WAIT_S + 0.5)
         assert 4 == len(valkey.page_keys())
         await second.ReleaseLease(pb.ReleaseLeaseRequest(lease_id=given))
         await eventually(lambda: has_pages(valkey, 0))

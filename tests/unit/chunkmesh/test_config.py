@@ -235,6 +235,21 @@ def test_passwords_are_not_shown() -> None:
     assert loaded.values()["redis_url"] == "redis://u:***@h:1/0"
 
 
+@pytest.mark.parametrize(
+    ("argv", "environ", "flags"),
+    [
+        (["--redis-url", "redis://u:s3cret@h:1/0"], {}, ("--redis-url",)),
+        (["--redis-url", "redis://h:1/0"], {}, ()),
+        ([], {"CHUNKMESH_REDIS_URL": "redis://u:s3cret@h:1/0"}, ()),
+    ],
+)
+def test_passwords_of_command_lines_are_found(
+    argv: list[str], environ: dict[str, str], flags: tuple[str, ...]
+) -> None:
+    """Everybody on the machine reads those, and nobody but the owner the environment."""
+    assert flags == load(_Sample, [*_LAYERS, *argv], environ).open_passwords()
+
+
 def test_help_tells_every_field(capsys: pytest.CaptureFixture[str]) -> None:
     """The docstring under a field is its help, with its default."""
     with pytest.raises(SystemExit) as caught:

@@ -20,6 +20,7 @@ from chunkmesh.grpc_options import MAX_MESSAGE_BYTES
 from chunkmesh.grpc_server import GrpcServer
 from chunkmesh.status import from_rpc_error
 from chunkmesh.v1 import data_plane_pb2
+from tests.fault_proxy import FaultProxy
 
 SERVICE = data_plane_pb2.DESCRIPTOR.services_by_name["DataPlane"].full_name
 Context: TypeAlias = "grpc.aio.ServicerContext[bytes, bytes]"
@@ -288,6 +289,15 @@ async def test_only_the_given_address_is_bound() -> None:
     assert HostPort(host="127.0.0.1", port=address.port) == address
 
 
+async def test_a_server_that_is_slow_to_greet_is_waited_for() -> None:
+    """On a busy machine or a far one; given up, it would be greeted again and again in vain."""
+    async with _chassis().listening(_listen(), grace_s=0.1) as address:
+        proxy = FaultProxy(address.port)
+        proxy.fault.delay_s = 0.5
+        async with proxy.listening(), channel(proxy.address) as connection:
+            assert [b"x"] == await _call(connection, "Unary", b"x")
+
+
 async def test_the_stop_ends_running_calls_after_its_grace() -> None:
     """A stream that never ends cannot keep a process alive."""
     async with contextlib.AsyncExitStack() as stack:
@@ -296,7 +306,7 @@ async def test_the_stop_ends_running_calls_after_its_grace() -> None:
         call = stream(b"")
         assert await call.read() == b"first"
         started = time.monotonic()
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 30
     assert call.done()
 
 

@@ -6,7 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from chunkmesh.known_settings import COMMON_NAMES, SERVICE_NAMES, VARIABLES
+from chunkmesh.known_settings import (
+    API_KEY_VARIABLE,
+    COMMON_NAMES,
+    SERVICE_NAMES,
+    VARIABLES,
+    variable_of,
+)
 from chunkmesh.settings import Settings
 
 
@@ -38,4 +44,5 @@ def test_variables_of_the_command_lines() -> None:
         for source in sources
         for name in re.findall(r"envvar=\"(CHUNKMESH_\w+)\"", source.read_text())
     }
-    assert read | {"CHUNKMESH_CONFIG"} == VARIABLES
+    shared = {variable_of(name) for name in COMMON_NAMES}
+    assert read - shared | {"CHUNKMESH_CONFIG", API_KEY_VARIABLE} == VARIABLES

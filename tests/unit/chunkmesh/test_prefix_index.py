@@ -170,10 +170,46 @@ def test_a_dry_run_names_the_victims_and_spares_them() -> None:
     index, old, new = PrefixIndex(), chain(2, name="a"), chain(3, name="b")
     store(index, old)
     store(index, new)
-    asked = index.evict(110, dry_run=True)
+    asked = [page for page in index.evicting(110, namespace=NAMESPACE) if page is not None]
     index.check_integrity()
     assert (old[1], old[0], new[2]) == names(asked)
-    assert asked == index.evict(110)
+    assert tuple(asked) == index.evict(110, namespace=NAMESPACE)
+
+
+def test_an_eviction_in_parts_is_what_it_is_in_one() -> None:
+    """The index serves requests between the parts."""
+    victims = []
+    for most_pages in (None, 1, 2):
+        index = PrefixIndex()
+        for name in ("a", "b", "c"):
+            store(index, chain(3, name=name))
+        index.match(chain(2, name="a"))
+        gone: tuple[bytes, ...] = ()
+        while part := index.evict(7 * 40 - len(gone) * 40, most_pages=most_pages):
+            assert len(part) <= (most_pages or 7)
+            gone += names(part)
+        index.check_integrity()
+        victims.append(gone)
+    assert victims[0] == victims[1] == victims[2]
+    assert len(victims[0]) == 7
+
+
+def test_leaves_of_a_namespace_are_gathered_while_pages_come_and_go() -> None:
+    """A leaf that was overlooked would never make room for its tenant again."""
+    index, digests, other = PrefixIndex(), chain(3), chain(3, name="other")
+    store(index, digests)
+    store(index, other)
+    assert not index.gather_leaves(NAMESPACE, 1)
+    late = chain(4, name="other")
+    index.cover(place(late[3], late[2]), covered())
+    index.invalidate(digests[2])
+    held = lock(index, digests[:2])
+    while not index.gather_leaves(NAMESPACE, 1):
+        index.check_integrity()
+    index.check_integrity()
+    assert late[::-1] == names(index.evict(1000, namespace=NAMESPACE))
+    index.unlock(held)
+    assert digests[1::-1] == names(index.evict(1000, namespace=NAMESPACE))
 
 
 def test_a_namespace_makes_room_from_its_own_pages() -> None:

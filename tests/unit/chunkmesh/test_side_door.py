@@ -1,8 +1,10 @@
 """The HTTP side door, asked over a real socket."""
 
 import asyncio
+import contextlib
 import dataclasses
 import json
+from collections.abc import AsyncIterator
 
 import pytest
 import structlog
@@ -120,3 +122,72 @@ async def test_an_error_inside_is_not_hidden() -> None:
     with pytest.raises(ConfigError, match="no model"):
         async with side_door.listening(application, _listen()):
             raise ConfigError("no model")
+
+
+@contextlib.asynccontextmanager
+async def _open_door() -> AsyncIterator[HostPort]:
+    async with side_door.listening(side_door.app(lambda: READY, dict), _listen()) as address:
+        yield address
+
+
+async def _end_of(reader: asyncio.StreamReader) -> bytes:
+    """Return what comes until the connection ends, which must be soon."""
+    async with asyncio.timeout(5):
+        try:
+            return await reader.read()
+        except ConnectionResetError:
+            return b""
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [b"", b"GET /live HTTP/1.1\r\nHost:", b"POST /live HTTP/1.1\r\nContent-Length: 9\r\n\r\nx"],
+    ids=["silent", "half a head", "half a body"],
+)
+async def test_who_is_slow_is_let_go(monkeypatch: pytest.MonkeyPatch, sent: bytes) -> None:
+    """A door that waits for ever runs out of connections."""
+    monkeypatch.setattr(side_door, "REQUEST_S", 0.2)
+    async with _open_door() as address:
+        reader, writer = await asyncio.open_connection(address.host, address.port)
+        writer.write(sent)
+        await _end_of(reader)
+        writer.close()
+
+
+async def test_who_never_ends_a_body_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A byte now and then must not keep a connection alive, nor a body fill the memory."""
+    monkeypatch.setattr(side_door, "REQUEST_S", 0.2)
+    async with _open_door() as address:
+        reader, writer = await asyncio.open_connection(address.host, address.port)
+        writer.write(b"POST /live HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n")
+        ended = asyncio.create_task(_end_of(reader))
+        while not ended.done():
+            writer.write(b"1\r\nx\r\n")
+            await asyncio.sleep(0.02)
+        assert b" 405 " in await ended
+        writer.close()
+
+
+async def test_a_long_head_is_refused() -> None:
+    """Nothing that is asked here needs 16 KiB."""
+    async with _open_door() as address:
+        reader, writer = await asyncio.open_connection(address.host, address.port)
+        with contextlib.suppress(ConnectionError):
+            writer.write(b"GET /live HTTP/1.1\r\nX: " + b"x" * (2 * side_door.MAX_HEAD_BYTES))
+            await writer.drain()
+        assert b"200" not in await _end_of(reader)
+        writer.close()
+
+
+async def test_who_holds_many_connections_keeps_nobody_out() -> None:
+    """A probe that is not answered restarts the service."""
+    async with _open_door() as address:
+        held = [
+            await asyncio.open_connection(address.host, address.port)
+            for _ in range(side_door.MAX_CONNECTIONS + 8)
+        ]
+        assert (await _ask(address, "/live")).status == 200
+        for reader, _ in held[:8]:
+            assert await _end_of(reader) == b""
+        for _, writer in held:
+            writer.close()

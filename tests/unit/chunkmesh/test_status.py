@@ -30,7 +30,10 @@ def _without_details(code: grpc.StatusCode, details: str = "text") -> grpc.aio.A
         (errors.ConfigError("x"), grpc.StatusCode.FAILED_PRECONDITION),
         (errors.Unavailable("x"), grpc.StatusCode.UNAVAILABLE),
         (errors.StageUnavailable("x"), grpc.StatusCode.UNAVAILABLE),
+        (errors.Standby("x"), grpc.StatusCode.UNAVAILABLE),
         (errors.Overloaded("x"), grpc.StatusCode.RESOURCE_EXHAUSTED),
+        (errors.SlowReader("x"), grpc.StatusCode.RESOURCE_EXHAUSTED),
+        (errors.DeadlineExceeded("x"), grpc.StatusCode.DEADLINE_EXCEEDED),
         (errors.StaleEpoch("x"), grpc.StatusCode.ABORTED),
         (errors.LinkError("x"), grpc.StatusCode.UNAVAILABLE),
         (errors.CacheFault("x"), grpc.StatusCode.UNAVAILABLE),
@@ -74,6 +77,15 @@ def test_the_retry_delay_round_trips(retry_after_s: float | None) -> None:
     received = from_rpc_error(_as_client_sees_it(sent))
     assert isinstance(received, errors.Overloaded)
     assert retry_after_s == received.retry_after_s
+
+
+@pytest.mark.parametrize("active", ["", "10.0.0.2:50051"])
+def test_the_active_scheduler_round_trips(active: str) -> None:
+    """Clients of a standby know whom to ask instead, or that nobody knows."""
+    sent = errors.Standby("standby", retry_after_s=0.5, active=active)
+    received = from_rpc_error(_as_client_sees_it(sent))
+    assert isinstance(received, errors.Standby)
+    assert (active, 0.5) == (received.active, received.retry_after_s)
 
 
 def test_details_are_readable_without_our_code() -> None:

@@ -16,7 +16,7 @@ from hicache.audit_log import Deed
 from hicache.cache import PrefixCache
 from hicache.kept_state import KeptState
 from hicache.selection import Everything, Idle, Prompt
-from tests.cache_samples import FULL, OTHER_NAMESPACE, PAGE_BYTES, store
+from tests.cache_samples import FULL, OTHER_NAMESPACE, PAGE_BYTES, restore_pins, store
 from tests.page_samples import NAMESPACE, chain
 
 TRUNK = chain(12)
@@ -106,16 +106,16 @@ async def test_pins_in_parts_are_what_they_are_in_one() -> None:
     """All that is meant, counted once; the end of all pins is also that of those that wait."""
     cache, redis = new_cache(), _Redis()
     lost = chain(1, name="lost")
-    cache.restore_pins([(lost[0], None)], now_s=0)
+    restore_pins(cache, [(lost[0], None)])
     service = service_of(cache, redis)
     for dry_run in (True, False):
         pinned = await service.pin(pb.PinRequest(selection=ALL, dry_run=dry_run), "me")
         assert (NUM_PAGES, NUM_PAGES * PAGE_BYTES) == (pinned.num_pages, pinned.num_bytes)
-        assert (1 if dry_run else 1 + NUM_PAGES) == len(cache.pins())
+        assert (1 if dry_run else 1 + NUM_PAGES) == len(cache.all_pins.all())
     for dry_run in (True, False):
         ended = await service.unpin(pb.UnpinRequest(selection=ALL, dry_run=dry_run), "me")
         assert NUM_PAGES == ended.num_pages
-        assert (1 + NUM_PAGES if dry_run else 0) == len(cache.pins())
+        assert (1 + NUM_PAGES if dry_run else 0) == len(cache.all_pins.all())
     cache.check_integrity()
 
 
@@ -170,11 +170,11 @@ async def test_a_pin_that_is_broken_off_is_none(monkeypatch: pytest.MonkeyPatch)
     kept = KeptState(cache, store_thread, on_saved=lambda: None)
     monkeypatch.setattr(redis, "changing", kept.changing)
     call = asyncio.create_task(service_of(cache, redis).pin(pb.PinRequest(selection=ALL), "me"))
-    while not cache.pins():
+    while not cache.all_pins.all():
         await asyncio.sleep(0)
     call.cancel()
     with pytest.raises(asyncio.CancelledError):
         await call
-    assert [] == cache.pins()
+    assert [] == cache.all_pins.all()
     assert [] == redis.deeds
     cache.check_integrity()

@@ -11,7 +11,7 @@ from chunkmesh.stored_page import StoredPage
 from hicache.cache import PrefixCache
 from hicache.doomed import ELSEWHERE_S, WAIT_S
 from hicache.selection import Everything, InNamespace
-from tests.cache_samples import FULL, OTHER_NAMESPACE, PAGE_BYTES, store
+from tests.cache_samples import FULL, OTHER_NAMESPACE, PAGE_BYTES, over_quota, store
 from tests.page_samples import FORM, NAMESPACE, chain
 
 
@@ -157,7 +157,7 @@ def test_a_page_that_another_replica_unlinks_is_not_believed_for_a_while() -> No
 def test_a_store_over_its_quota_that_cannot_make_room_is_not_kept() -> None:
     """A tenant fills what it was given, and the neighbours stay as they are."""
     cache, digests = filled(2)
-    cache.set_quota(NAMESPACE, 3 * PAGE_BYTES, now_s=0, dry_run=False)
+    cache.set_quota(NAMESPACE, 3 * PAGE_BYTES, now_s=0)
     leased(cache, digests)
     other = chain(2, name="other")
     neighbour = chain(3, name="neighbour")
@@ -170,12 +170,11 @@ def test_a_store_over_its_quota_that_cannot_make_room_is_not_kept() -> None:
 def test_a_quota_makes_room_at_once_and_says_how_much() -> None:
     """What --dry-run says is what happens."""
     cache, digests = filled(4)
-    asked = cache.set_quota(NAMESPACE, 100, now_s=0, dry_run=True)
-    assert (asked.num_pages, asked.num_bytes, cache.peek(digests)) == (2, 80, 4)
+    assert (over_quota(cache, 100), cache.peek(digests)) == ([40, 40], 4)
     assert dict(cache.quotas()) == {}
-    assert asked == cache.set_quota(NAMESPACE, 100, now_s=0, dry_run=False)
+    cache.set_quota(NAMESPACE, 100, now_s=0)
     assert (cache.peek(digests), dict(cache.quotas())) == (2, {NAMESPACE: 100})
-    cache.set_quota(NAMESPACE, 0, now_s=0, dry_run=False)
+    cache.set_quota(NAMESPACE, 0, now_s=0)
     assert dict(cache.quotas()) == {}
 
 
@@ -183,7 +182,7 @@ def test_a_release_lets_an_old_quota_take_hold() -> None:
     """Pages that were leased when the quota came go when nobody holds them."""
     cache, digests = filled(3)
     lease_id = leased(cache, digests)
-    cache.set_quota(NAMESPACE, PAGE_BYTES, now_s=0, dry_run=False)
+    cache.set_quota(NAMESPACE, PAGE_BYTES, now_s=0)
     assert cache.num_bytes == 3 * PAGE_BYTES
     cache.release(lease_id, now_s=0)
     assert cache.num_bytes == PAGE_BYTES
@@ -192,7 +191,7 @@ def test_a_release_lets_an_old_quota_take_hold() -> None:
 def test_restored_quotas_replace_all_and_are_kept_by_the_next_tick() -> None:
     """They come from Redis, which is right."""
     cache, _ = filled(3)
-    cache.set_quota(OTHER_NAMESPACE, 5, now_s=0, dry_run=False)
+    cache.set_quota(OTHER_NAMESPACE, 5, now_s=0)
     cache.restore_quotas({NAMESPACE: PAGE_BYTES, OTHER_NAMESPACE: 0})
     cache.tick(now_s=0)
     assert (dict(cache.quotas()), cache.num_bytes) == ({NAMESPACE: PAGE_BYTES}, PAGE_BYTES)
@@ -281,7 +280,7 @@ def test_forgetting_keeps_what_admins_wished() -> None:
     """Pins and quotas are no claims about Redis."""
     cache, digests = filled(2)
     cache.pin(Everything(), until_s=None, now_s=0, dry_run=False)
-    cache.set_quota(NAMESPACE, 1000, now_s=0, dry_run=False)
+    cache.set_quota(NAMESPACE, 1000, now_s=0)
     cache.forget()
     store(cache, digests)
     (state,) = cache.namespaces()

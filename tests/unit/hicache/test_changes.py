@@ -7,7 +7,7 @@ import pytest
 from hicache.cache import PrefixCache
 from hicache.changes import Change, ChangeKind, Stored
 from hicache.selection import Everything, Prompt
-from tests.cache_samples import FULL, OTHER_NAMESPACE, PAGE_BYTES, store
+from tests.cache_samples import FULL, OTHER_NAMESPACE, PAGE_BYTES, restore_pins, store
 from tests.page_samples import NAMESPACE, chain
 
 DIGESTS = chain(3)
@@ -78,17 +78,18 @@ def test_what_an_admin_does_is_told_once_a_namespace(
     for dry_run in (True, False):
         cache.pin(Prompt(digests=DIGESTS), until_s=None, now_s=0, dry_run=dry_run)
         cache.unpin(Everything(), now_s=0, dry_run=dry_run)
-        cache.set_quota(NAMESPACE, 1000, now_s=0, dry_run=dry_run)
         cache.evict(Everything(), now_s=0, dry_run=dry_run)
+    assert list(cache.over_quota(NAMESPACE, 1, now_s=0)) == []
+    cache.set_quota(NAMESPACE, 1000, now_s=0)
     told = [(change.kind.name, change.namespace, change.num_pages) for change in heard]
     assert told == [
         ("PINNED", NAMESPACE, 2),
         ("UNPINNED", NAMESPACE, 2),
-        ("QUOTA_SET", NAMESPACE, 0),
         ("DELETED", NAMESPACE, 2),
         ("DELETED", OTHER_NAMESPACE, 1),
+        ("QUOTA_SET", NAMESPACE, 0),
     ]
-    assert heard[2].num_bytes == 1000
+    assert heard[-1].num_bytes == 1000
 
 
 def test_an_invalidation_and_the_end_of_a_pin_are_told(
@@ -100,8 +101,8 @@ def test_an_invalidation_and_the_end_of_a_pin_are_told(
     cache.invalidate(DIGESTS[2:])
     heard.clear()
     cache.tick(now_s=5)
-    cache.restore_pins([(DIGESTS[2], None)], now_s=5)
-    cache.unpin(Everything(), now_s=5, dry_run=False)
+    restore_pins(cache, [(DIGESTS[2], None)], now_s=5)
+    cache.all_pins.end_waiting(DIGESTS)
     cache.invalidate(DIGESTS[:1])
     told = [(change.kind.name, change.namespace, change.digests) for change in heard]
     assert told == [

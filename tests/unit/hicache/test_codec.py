@@ -9,7 +9,7 @@ from chunkmesh.errors import InvalidRequest
 from chunkmesh.v1 import common_pb2
 from chunkmesh.v1 import hicache_pb2 as pb
 from hicache import codec
-from hicache.namespaces import NamespaceInfo
+from hicache.namespaces import MAX_TEXT_CHARACTERS, NamespaceInfo
 from hicache.selection import Below, Everything, Idle, InNamespace, Prompt, Selection
 
 DIGEST = bytes(range(32))
@@ -68,7 +68,7 @@ def test_what_a_namespace_stands_for_is_bounded() -> None:
     message = pb.NamespaceInfo(fingerprint=b"f" * 99, model="m" * 99_999, page_tokens=16)
     assert codec.info_of(message) == NamespaceInfo(
         fingerprint=b"f" * 32,
-        model="m" * codec.MAX_TEXT_CHARACTERS,
+        model="m" * MAX_TEXT_CHARACTERS,
         kv_dtype="",
         page_tokens=16,
         rope="",

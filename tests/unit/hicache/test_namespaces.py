@@ -48,7 +48,7 @@ def test_layers_are_the_union_over_pages() -> None:
 def test_a_quota_without_pages_is_told_too() -> None:
     """Otherwise nobody could find and end it."""
     cache = PrefixCache(name="a", budget_bytes=0)
-    cache.set_quota(NAMESPACE, 7, now_s=0, dry_run=False)
+    cache.set_quota(NAMESPACE, 7, now_s=0)
     (state,) = cache.namespaces()
     assert (state.quota_bytes, state.num_pages, state.layers) == (7, 0, 0)
 

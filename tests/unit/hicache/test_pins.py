@@ -5,7 +5,7 @@ from __future__ import annotations
 from hicache.cache import PrefixCache
 from hicache.pins import Pins
 from hicache.selection import Below, Everything, Prompt
-from tests.cache_samples import PAGE_BYTES, store
+from tests.cache_samples import PAGE_BYTES, restore_pins, store
 from tests.page_samples import chain
 
 DIGESTS = chain(3)
@@ -38,10 +38,10 @@ def test_a_dry_run_only_counts() -> None:
     """What would be pinned or unpinned, with bytes."""
     cache = filled()
     amount = cache.pin(Everything(), until_s=None, now_s=0, dry_run=True)
-    assert (amount.num_pages, amount.num_bytes, cache.pins()) == (3, 3 * PAGE_BYTES, [])
+    assert (amount.num_pages, amount.num_bytes, cache.all_pins.all()) == (3, 3 * PAGE_BYTES, [])
     pin(cache, 2)
     amount = cache.unpin(Everything(), now_s=0, dry_run=True)
-    assert (amount.num_pages, len(cache.pins())) == (2, 2)
+    assert (amount.num_pages, len(cache.all_pins.all())) == (2, 2)
 
 
 def test_a_pin_ends_by_time() -> None:
@@ -51,8 +51,27 @@ def test_a_pin_ends_by_time() -> None:
     cache.tick(now_s=9)
     assert store(cache, chain(1, name="a")) == 0
     cache.tick(now_s=10)
-    assert (cache.pins(), store(cache, chain(1, name="b"))) == ([], 1)
+    assert (cache.all_pins.all(), store(cache, chain(1, name="b"))) == ([], 1)
     cache.check_integrity()
+
+
+def test_what_has_ended_protects_nothing_before_the_next_tick() -> None:
+    """Whoever saw a pin or a lease end elsewhere may evict here at once."""
+    cache = filled()
+    pin(cache, 3, until_s=10)
+    cache.match(DIGESTS, lease_ttl_s=9, now_s=0)
+    for now_s, num_held_pages in ((8, 3), (9, 3), (10, 0)):
+        removal = cache.evict(Everything(), now_s=now_s, dry_run=True)
+        assert removal.num_held_pages == num_held_pages
+    assert cache.unpin(Everything(), now_s=10, dry_run=False).num_pages == 0
+
+
+def test_a_pin_that_has_ended_keeps_nothing_new_out() -> None:
+    """A full cache takes a page as soon as the pins of the others are over."""
+    cache = filled()
+    pin(cache, 3, until_s=10)
+    assert store(cache, chain(1, name="a")) == 0
+    assert store(cache, chain(1, name="b"), now_s=10) == 1
 
 
 def test_a_later_pin_replaces_an_earlier_one() -> None:
@@ -61,9 +80,9 @@ def test_a_later_pin_replaces_an_earlier_one() -> None:
     pins.add([b"a", b"b"], 10)
     pins.add([b"a"], 20)
     pins.add([b"b"], None)
-    assert pins.expire(10) == ()
+    assert pins.expire(10, most_pins=9) == ()
     pins.add([b"a"], 11)
-    assert pins.expire(11) == (b"a",)
+    assert pins.expire(11, most_pins=9) == (b"a",)
     assert pins.all() == [(b"b", None)]
 
 
@@ -73,7 +92,7 @@ def test_an_unpinned_page_may_go_at_once() -> None:
     pin(cache, 3)
     cache.elsewhere.hold("b-1", DIGESTS, ttl_s=1, now_s=0)
     assert cache.unpin(Below(prefix=DIGESTS[1]), now_s=0, dry_run=False).num_pages == 2
-    assert cache.pins() == [(DIGESTS[0], None)]
+    assert cache.all_pins.all() == [(DIGESTS[0], None)]
     cache.tick(now_s=1)
     assert store(cache, chain(1, name="new")) == 1
     assert cache.peek(DIGESTS) == 2
@@ -93,13 +112,13 @@ def test_an_invalidation_takes_a_pinned_page_and_its_pin_waits() -> None:
 def test_pins_are_restored_before_their_pages_come() -> None:
     """After a restart the budget must not take a page before its pin is known."""
     cache = PrefixCache(name="a", budget_bytes=3 * PAGE_BYTES)
-    cache.restore_pins([(DIGESTS[0], None), (DIGESTS[1], 50.0)], now_s=0)
+    restore_pins(cache, [(DIGESTS[0], None), (DIGESTS[1], 50.0)])
     store(cache, DIGESTS)
     store(cache, chain(3, name="other"))
     assert cache.peek(DIGESTS) == 2
-    cache.restore_pins([(DIGESTS[0], None)], now_s=0)
+    restore_pins(cache, [(DIGESTS[0], None)])
     cache.check_integrity()
-    assert cache.pins() == [(DIGESTS[0], None)]
+    assert cache.all_pins.all() == [(DIGESTS[0], None)]
     assert cache.evict(Everything(), now_s=0, dry_run=True).num_held_pages == 1
 
 
@@ -109,4 +128,5 @@ def test_unpinning_everything_ends_pins_of_pages_that_are_not_there() -> None:
     pin(cache, 3)
     cache.invalidate(DIGESTS[2:])
     amount = cache.unpin(Everything(), now_s=0, dry_run=False)
-    assert (amount.num_pages, cache.pins()) == (2, [])
+    cache.all_pins.end_waiting(DIGESTS)
+    assert (amount.num_pages, cache.all_pins.all()) == (2, [])

@@ -15,6 +15,7 @@ from scheduler.admission import (
 )
 from scheduler.engine_config import EngineConfig
 from scheduler.events import RequestSpec
+from scheduler.fair_door import FairDoor
 from scheduler.request import Request, RequestState
 from tests.specs import make_spec
 
@@ -40,8 +41,8 @@ def _queued(arrival: int, prompt: int, priority: int = 0) -> Request:
 
 
 def _refusal(spec: RequestSpec, num_pages: int) -> ChunkMeshError | None:
-    """Return what an empty queue says."""
-    return Admission(_CONFIG).refusal(spec, num_pages=num_pages)
+    """Return what is said when nobody waits."""
+    return FairDoor(_CONFIG, lambda _user: ()).refusal(spec, num_pages=num_pages)
 
 
 @pytest.mark.parametrize(
@@ -133,15 +134,16 @@ def test_the_clients_own_number_is_named() -> None:
 
 def test_queue_is_bounded() -> None:
     """Overload is told at the door, not kept as memory."""
-    queue = Admission(_CONFIG)
-    for index in range(2):
-        queue.add(Request(spec=make_spec(f"r{index}", 8), arrival=index))
-    assert isinstance(queue.refusal(make_spec("a", 8), num_pages=8), Overloaded)
+    door, spec = FairDoor(_CONFIG, lambda _user: ()), make_spec("a", 8)
+    door.waits(_queued(1, 8))
+    assert door.refusal(spec, num_pages=8) is None
+    door.waits(_queued(2, 8))
+    assert isinstance(door.refusal(spec, num_pages=8), Overloaded)
 
 
 def test_who_was_preempted_takes_its_old_place() -> None:
     """Else a long request would be overtaken by every later one, each time it gives way."""
-    queue = Admission(_CONFIG)
+    queue = Admission()
     spec = make_spec("a", 8, num_outputs=3)
     ages = [(2, 0), (5, 0), (1, 2), (1, 0), (0, 0), (5, 1)]
     for arrival, child in ages:
@@ -155,7 +157,7 @@ def test_who_was_preempted_takes_its_old_place() -> None:
 
 def test_higher_priority_goes_first() -> None:
     """And among equals the older one."""
-    queue = Admission(_CONFIG)
+    queue = Admission()
     for arrival, priority in enumerate((0, -3, 7, 0, 7)):
         queue.add(_queued(arrival, 8, priority))
     order = []
@@ -169,7 +171,7 @@ def test_a_small_one_passes_one_that_waits_for_pages_but_not_for_ever() -> None:
 
     The long one is next again when it has been passed so often; its own place then comes first.
     """
-    queue = Admission(_CONFIG)
+    queue = Admission()
     long = _queued(0, 1000)
     queue.add(long)
     for arrival in range(1, MAX_PASSED + 3):
@@ -183,7 +185,7 @@ def test_a_small_one_passes_one_that_waits_for_pages_but_not_for_ever() -> None:
 
 def test_look_ahead_is_bounded() -> None:
     """A queue of a thousand that lack a place is not looked through for every message."""
-    queue = Admission(_CONFIG)
+    queue = Admission()
     for arrival in range(100):
         queue.add(_queued(arrival, 8))
     looked: list[Request] = []
@@ -198,7 +200,7 @@ def test_look_ahead_is_bounded() -> None:
 
 def test_a_pending_match_holds_nobody_back() -> None:
     """The older one is next again as soon as HiCache has answered."""
-    queue = Admission(_CONFIG)
+    queue = Admission()
     old = Request(spec=make_spec("a", 33), arrival=0)
     young = Request(spec=make_spec("b", 8), arrival=1, state=RequestState.QUEUED)
     queue.add(young)
@@ -212,7 +214,7 @@ def test_a_pending_match_holds_nobody_back() -> None:
 
 def test_only_who_waits_is_taken_out() -> None:
     """A running output ends while another of the same request waits."""
-    queue = Admission(_CONFIG)
+    queue = Admission()
     waiting = Request(spec=make_spec("a", 8, num_outputs=2), child=1)
     queue.add(waiting)
     queue.remove(dataclasses.replace(waiting, child=0))

@@ -11,6 +11,7 @@ from scheduler.batching import describe, next_parts
 from scheduler.budget import TokenBudget
 from scheduler.chunking import FixedChunks
 from scheduler.decode_groups import DecodeGroups
+from scheduler.page_table import PageTable
 from scheduler.part import decode_step, take_chunk
 from scheduler.prefill import Prefill
 from scheduler.request import Request, RequestState
@@ -26,7 +27,7 @@ def _prefilling(request_id: str, row: int, prompt: int, budget: TokenBudget) -> 
         arrival=row,
         state=RequestState.PREFILL,
         row=row,
-        page_ids=list(range(10 * row, 10 * row + 10)),
+        table=PageTable(page_ids=list(range(10 * row, 10 * row + 10))),
         last_prefill=prefill,
     )
 
@@ -43,7 +44,7 @@ def test_decode_rows_then_whole_chunks() -> None:
         make_spec("d", 16, max_new_tokens=9), min_new_tokens=3, end_ids=frozenset({8, 7})
     )
     decoding = Request(
-        spec=spec, state=RequestState.DECODE, row=0, page_ids=[0, 1], num_pages_named=1
+        spec=spec, state=RequestState.DECODE, row=0, table=PageTable(page_ids=[0, 1], num_named=1)
     )
     decoding.output_ids = [90, 91]
     groups = DecodeGroups(2)
@@ -87,7 +88,9 @@ def test_requests_of_a_microbatch_are_bounded() -> None:
     """Decode rows count as well, and go first."""
     budget = _budget(8)
     groups = DecodeGroups(1)
-    decoding = Request(spec=make_spec("d", 4), state=RequestState.DECODE, row=0, page_ids=[0])
+    decoding = Request(
+        spec=make_spec("d", 4), state=RequestState.DECODE, row=0, table=PageTable(page_ids=[0])
+    )
     decoding.output_ids = [9]
     groups.add(decoding)
     prefilling = [_prefilling(name, row, 8, budget) for row, name in enumerate("abc", 1)]
@@ -118,7 +121,7 @@ def test_counts_are_told_with_the_first_sample_only() -> None:
         make_spec("a", np.array([7, 3, 7], dtype=np.uint32), max_new_tokens=9),
         sampling=dataclasses.replace(GREEDY, frequency_penalty=0.5),
     )
-    request = Request(spec=spec, state=RequestState.DECODE, row=0, page_ids=[0, 1])
+    request = Request(spec=spec, state=RequestState.DECODE, row=0, table=PageTable(page_ids=[0, 1]))
     request.output_ids = [3, 9]
     sent = describe((decode_step(request),), epoch=1, seq_no=0, page_tokens=16)
     seen = sent.samples[0].seen

@@ -15,6 +15,8 @@ from scheduler.control_loop import ControlLoop
 from scheduler.engine_config import EngineConfig
 from scheduler.hicache_client import RENEW_S, HiCacheClient
 from scheduler.page_keying import PageKeying
+from scheduler.prospect import Patience
+from scheduler.workers import WorkerLimits
 
 MATCH = MatchPrefix(request_id="a", digests=(bytes(32),))
 
@@ -108,7 +110,7 @@ async def test_a_bug_behind_an_answer_ends_the_control_loop() -> None:
         model_layers=1,
         keying=PageKeying(rope=""),
         hicache=None,
-        worker_timeout_s=1.0,
+        limits=WorkerLimits(silence_s=1.0, patience=Patience(takeover_s=1.0, announced_s=1.0)),
         on_ready=lambda _ready: None,
     )
 

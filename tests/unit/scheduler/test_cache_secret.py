@@ -32,6 +32,14 @@ def test_bytes_may_be_any(tmp_path: Path) -> None:
     assert secret == read_cache_secret(file, name="it")
 
 
+@pytest.mark.parametrize("num_bytes", [16, 4096])
+def test_the_limits_are_allowed(tmp_path: Path, num_bytes: int) -> None:
+    """Errors name them as the least and the most."""
+    file = tmp_path / "secret"
+    file.write_bytes(b"s" * num_bytes)
+    assert read_cache_secret(file, name="it") == b"s" * num_bytes
+
+
 @pytest.mark.parametrize(
     ("content", "reason"),
     [

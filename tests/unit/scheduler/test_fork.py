@@ -32,8 +32,8 @@ def _forked(prompt: int) -> tuple[Request, list[Request]]:
 def test_one_page_table_each() -> None:
     """Full pages of the prompt are the same, the next one is each output's own."""
     first, others = _forked(40)
-    assert first.page_ids == [10, 11, 12]
-    assert [other.page_ids for other in others] == [[10, 11, 13], [10, 11, 14]]
+    assert first.table.page_ids == [10, 11, 12]
+    assert [other.table.page_ids for other in others] == [[10, 11, 13], [10, 11, 14]]
     assert [output.row for output in (first, *others)] == [4, 2, 7]
     assert [output.child for output in (first, *others)] == [0, 1, 2]
     assert [output.num_pages_stored for output in others] == [2, 2]
@@ -42,15 +42,15 @@ def test_one_page_table_each() -> None:
 @pytest.mark.parametrize(
     ("prompt", "expected"),
     [
-        (31, [SendCopyPages(source_ids=(11, 11), target_ids=(12, 13))]),
+        (31, [SendCopyPages(epoch=1, source_ids=(11, 11), target_ids=(12, 13))]),
         (32, []),
-        (33, [SendCopyPages(source_ids=(12, 12), target_ids=(13, 14))]),
+        (33, [SendCopyPages(epoch=1, source_ids=(12, 12), target_ids=(13, 14))]),
     ],
 )
 def test_partial_page_is_copied(prompt: int, expected: list[SendCopyPages]) -> None:
     """Each writes its next token into the page that the prompt ends in, if it ends inside one."""
     first, others = _forked(prompt)
-    assert copies(first, others, 16) == expected
+    assert copies(first, others, 16, epoch=1) == expected
 
 
 def test_nothing_is_copied_for_who_has_ended() -> None:
@@ -58,9 +58,11 @@ def test_nothing_is_copied_for_who_has_ended() -> None:
     first, others = _forked(33)
     first.move(RequestState.FINISHED)
     others[0].move(RequestState.FINISHED)
-    assert copies(first, others, 16) == [SendCopyPages(source_ids=(12,), target_ids=(14,))]
+    assert copies(first, others, 16, epoch=1) == [
+        SendCopyPages(epoch=1, source_ids=(12,), target_ids=(14,))
+    ]
     others[1].move(RequestState.LEAVING)
-    assert copies(first, others, 16) == []
+    assert copies(first, others, 16, epoch=1) == []
 
 
 def test_it_stands_for_all_until_then() -> None:

@@ -68,7 +68,7 @@ async def client_of(
     await server.start()
     try:
         async with channel(HostPort(host="127.0.0.1", port=port)) as to_server:
-            client = HiCacheClient(to_server, model=model)
+            client = HiCacheClient(lambda: to_server, model=model)
             yield client
             await client.close()
     finally:
@@ -89,7 +89,7 @@ async def test_a_pause_after_a_fault_spares_matches_but_not_a_clear() -> None:
 async def test_a_lease_is_given_back_in_the_pause_after_a_fault() -> None:
     """One late answer pauses matches for a second; leases that end then must not stay for 60 s."""
     servicer = _SlowMatch()  # type: ignore[abstract]
-    async with asyncio.timeout(10), client_of(servicer) as client:
+    async with asyncio.timeout(60), client_of(servicer) as client:
         assert await client.match((bytes(32),)) == (None, None)
         assert client.fault == "DEADLINE_EXCEEDED: no answer to Match within 0.5 s"
         await client.release_lease("lease-1")
@@ -99,7 +99,7 @@ async def test_a_lease_is_given_back_in_the_pause_after_a_fault() -> None:
 async def test_the_lease_of_a_match_that_came_too_late_is_given_back() -> None:
     """The request went on without it, and nobody else knows that there is one."""
     servicer = _SlowMatch()  # type: ignore[abstract]
-    async with asyncio.timeout(10), client_of(servicer) as client:
+    async with asyncio.timeout(60), client_of(servicer) as client:
         assert await client.match((bytes(32),)) == (None, None)
         servicer.may_answer.set()
         assert await servicer.released.get() == "late"
@@ -108,7 +108,7 @@ async def test_the_lease_of_a_match_that_came_too_late_is_given_back() -> None:
 async def test_closing_waits_for_no_late_match() -> None:
     """A cache that hangs must not hold up the end of the scheduler."""
     servicer = _SlowMatch()  # type: ignore[abstract]
-    async with asyncio.timeout(5), client_of(servicer) as client:
+    async with asyncio.timeout(60), client_of(servicer) as client:
         assert await client.match((bytes(32),)) == (None, None)
         await client.close()
         assert not client._late
@@ -167,7 +167,9 @@ async def test_a_commit_says_what_its_namespace_stands_for(secret: bytes) -> Non
     async with client_of(servicer, model="tiny") as client:
         for salt in ("", "secret"):
             await client.commit(
-                CommitPages(stage=0, namespace=namespace.digest(cache_salt=salt), pages=()),
+                CommitPages(
+                    epoch=1, stage=0, namespace=namespace.digest(cache_salt=salt), pages=()
+                ),
                 namespace=namespace,
                 layers=LayerRange(first=0, last=2),
                 model_layers=2,
@@ -181,6 +183,32 @@ async def test_a_commit_says_what_its_namespace_stands_for(secret: bytes) -> Non
     told.salted = True
     assert told == salted.info
     assert b"secret" not in salted.SerializeToString()
+
+
+class _SlowCommit(hicache_pb2_grpc.HiCacheServicer):
+    """Takes longer for a commit than a request would wait."""
+
+    async def Commit(
+        self, _request: pb.CommitRequest, _context: grpc.aio.ServicerContext[Any, Any]
+    ) -> pb.CommitResponse:
+        await asyncio.sleep(0.7)
+        return pb.CommitResponse()
+
+
+async def test_a_commit_may_take_its_time() -> None:
+    """No request waits for it, and pages whose commit is given up stay invisible."""
+    servicer = _SlowCommit()  # type: ignore[abstract]
+    async with client_of(servicer) as client:
+        await client.commit(
+            CommitPages(epoch=1, stage=0, namespace=bytes(32), pages=()),
+            namespace=Namespace(
+                fingerprint=b"f" * 32, kv_dtype="float32", page_tokens=16, rope="r", secret=b""
+            ),
+            layers=LayerRange(first=0, last=2),
+            model_layers=2,
+            page_bytes=64,
+        )
+        assert client.fault == ""
 
 
 class _Leases(hicache_pb2_grpc.HiCacheServicer):

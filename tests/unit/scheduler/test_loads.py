@@ -32,7 +32,7 @@ def _answer(
 
 def _started(pages: range, timeout_s: float | None = 1.0) -> tuple[Loads, Load]:
     """Return the loads of two stages with one load begun at 0."""
-    loads = Loads(num_stages=2)
+    loads = Loads(num_stages=2, epoch=1)
     loads.start(_REQUEST, pages, timeout_s=timeout_s, now_s=0.0)
     load = loads.find(_REQUEST)
     assert load is not None
@@ -41,14 +41,14 @@ def _started(pages: range, timeout_s: float | None = 1.0) -> tuple[Loads, Load]:
 
 def test_pages_behind_others_are_asked_for() -> None:
     """What the devices have is not loaded; the stages know the time limit."""
-    order = Loads(num_stages=2).start(_REQUEST, range(3, 7), timeout_s=0.25, now_s=0.0)
+    order = Loads(num_stages=2, epoch=1).start(_REQUEST, range(3, 7), timeout_s=0.25, now_s=0.0)
     assert order.digests == _REQUEST.spec.digests[3:7]
     assert order.timeout_ms == 250
 
 
 def test_each_load_has_its_deadline() -> None:
     """Only what is late is given up, and only when the stages' own limit is long over."""
-    loads = Loads(num_stages=2)
+    loads = Loads(num_stages=2, epoch=1)
     late = Request(spec=make_spec("b", 200))
     loads.start(_REQUEST, range(3), timeout_s=1.0, now_s=0.0)
     loads.start(late, range(4), timeout_s=1.0, now_s=0.5)
@@ -103,7 +103,7 @@ def test_without_a_limit_there_is_a_cap() -> None:
 def test_the_stages_are_told_once_to_end_it() -> None:
     """Then they have little time to answer; what has been answered needs no end."""
     loads, load = _started(range(3), timeout_s=None)
-    assert loads.end(load, 5.0) == [SendEndLoad(load_id=0)]
+    assert loads.end(load, 5.0) == [SendEndLoad(epoch=1, load_id=0)]
     assert loads.end(load, 6.0) == []
     assert loads.expire(5.0 + GRACE_S) == [load]
     assert loads.end(load, 7.0) == []

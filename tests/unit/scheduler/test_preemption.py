@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from scheduler.page_table import PageTable
 from scheduler.preemption import choose_leavers
 from scheduler.request import Request, RequestState, Reserve
 from tests.specs import make_spec
@@ -25,8 +26,10 @@ def _running(
         arrival=arrival,
         child=child,
         state=state,
-        page_ids=[*shared, *range(own, own + num_pages - num_shared)],
-        num_shared_pages=num_shared,
+        table=PageTable(
+            page_ids=[*shared, *range(own, own + num_pages - num_shared)],
+            num_shared=num_shared,
+        ),
     )
 
 

@@ -145,6 +145,6 @@ def test_a_route_plans_with_what_its_stages_tell(told: int, coarse_tokens: int) 
     formed = RouteFormed(
         epoch=1, num_stages=2, num_pages=64, latency=latency, chunk_alignment_tokens=told
     )
-    assert coarse_tokens == Route(formed, CONFIG).chunk_alignment_tokens
+    assert coarse_tokens == Route(formed, CONFIG).microbatches.chunk_alignment_tokens
     assert 0 == budget_for("fixed", CONFIG, latency, preferred_tokens=told).align_tokens
     assert 0 == budget_for("dynamic", CONFIG, latency, preferred_tokens=told).align_tokens

@@ -73,7 +73,7 @@ def test_oldest_gets_the_page_that_is_left() -> None:
     _decode(route, young, 2)
     _decode(route, old, 9)
     _, left = route.share_pages()
-    assert len(old.page_ids) == 2
+    assert len(old.table.page_ids) == 2
     assert left == [young]
     assert young.state is RequestState.WAITING
     assert route.pages.num_free == 1
@@ -89,9 +89,9 @@ def test_load_of_a_leaver_is_cancelled() -> None:
     route.admit(young, now_s=0.0)
     _decode(route, old, 2)
     actions, _ = route.share_pages()
-    assert actions == [SendCancelLoad(load_id=0), ReleaseLease(lease_id="L")]
+    assert actions == [SendCancelLoad(epoch=1, load_id=0), ReleaseLease(lease_id="L")]
     assert (young.state, young.load_end) == (RequestState.WAITING, 0)
-    assert len(old.page_ids) == 2
+    assert len(old.table.page_ids) == 2
 
 
 def test_shared_pages_outlive_the_first_that_leaves() -> None:

@@ -21,8 +21,9 @@ from scheduler.engine_config import (
     LoadPolicy,
     WritePolicy,
 )
-from scheduler.events import Sampling
+from scheduler.events import LossCause, Sampling
 from scheduler.latency_model import PipelineLatency, StageLatency
+from scheduler.recoveries import LOSS_CAUSES
 from tests.simulated_mesh import NUM_PAGES, SimulatedMesh, run
 from tests.simulated_stage import PAGE_TOKENS
 from tests.specs import GREEDY, make_spec
@@ -36,7 +37,7 @@ SAMPLINGS = (
 
 
 class EngineMachine(RuleBasedStateMachine):
-    """Arrivals, cancels, faults of the cache and of the route, and any order of everything else."""
+    """Arrivals, cancels, faults of the cache and of routes, and any order of everything else."""
 
     @initialize(
         num_stages=st.integers(1, 4),
@@ -52,6 +53,7 @@ class EngineMachine(RuleBasedStateMachine):
         load_policy=st.sampled_from(get_args(LoadPolicy)),
         num_host_pages=st.sampled_from((0, 8, 24, 200)),
         write_policy=st.sampled_from(get_args(WritePolicy)),
+        deadline_floor_s=st.sampled_from((None, 0.0)),
     )
     def start(
         self,
@@ -69,6 +71,7 @@ class EngineMachine(RuleBasedStateMachine):
         load_policy: LoadPolicy,
         num_host_pages: int,
         write_policy: WritePolicy,
+        deadline_floor_s: float | None,
     ) -> None:
         """Form a mesh; without a seed it has no latency."""
         config = EngineConfig(
@@ -86,6 +89,7 @@ class EngineMachine(RuleBasedStateMachine):
             enable_prefix_caching=device_cache,
             load_policy=load_policy,
             write_policy=write_policy,
+            stage_deadline_floor_s=deadline_floor_s,
         )
         latency = None if seed is None else _latency(random.Random(seed), num_stages)  # noqa: S311 - a fixed order, not a secret
         self.mesh = SimulatedMesh(
@@ -148,6 +152,8 @@ class EngineMachine(RuleBasedStateMachine):
     @rule(rng=st.randoms(use_true_random=False))
     def settle(self, rng: random.Random) -> None:
         """Let everything end, so that what comes next can hit what was stored."""
+        if not self.mesh.routes:
+            self.mesh.form()
         assert not run(self.mesh, rng.randrange, num_moves=100_000)
         self.mesh.check_end()
 
@@ -171,12 +177,27 @@ class EngineMachine(RuleBasedStateMachine):
         """Let loads run into their deadline."""
         self.mesh.wait(seconds)
 
-    @rule(is_told=st.booleans(), same_workers=st.booleans())
-    def lose(self, *, is_told: bool, same_workers: bool) -> None:
-        """Lose the route, or form it anew without a word; perhaps of the same workers."""
-        if is_told:
-            self.mesh.lose()
-        self.mesh.form(same_workers=same_workers)
+    @rule(which=st.integers(0, 2), cause=st.sampled_from(LOSS_CAUSES))
+    def lose(self, which: int, cause: LossCause) -> None:
+        """Lose one of the routes."""
+        self.mesh.lose(which, cause)
+
+    @rule(new_stages=st.none() | st.sets(st.integers(0, 3)))
+    def form(self, new_stages: set[int] | None) -> None:
+        """Form one more route, perhaps of workers that hold something."""
+        if len(self.mesh.routes) < 3:
+            self.mesh.form(new_stages=new_stages)
+
+    @rule(which=st.integers(0, 2), new_stages=st.sets(st.integers(0, 3)))
+    def replace(self, which: int, new_stages: set[int]) -> None:
+        """Lose a route and form it anew at once, of the same workers but for some."""
+        self.mesh.lose(which)
+        self.mesh.form(new_stages=new_stages)
+
+    @rule(wait_s=st.floats(0, 2.5), is_announced=st.booleans())
+    def await_route(self, wait_s: float, *, is_announced: bool) -> None:
+        """Tell how long a route will be awaited."""
+        self.mesh.await_route(wait_s, is_announced=is_announced)
 
     @rule()
     def flush(self) -> None:

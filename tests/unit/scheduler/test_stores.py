@@ -7,6 +7,7 @@ import numpy as np
 from chunkmesh.pages import extend_chain
 from scheduler.cache_counts import CacheCounts
 from scheduler.engine_config import EngineConfig, WritePolicy
+from scheduler.page_table import PageTable
 from scheduler.pages import PageAllocator
 from scheduler.part import Part
 from scheduler.request import Request
@@ -30,13 +31,13 @@ def _stores(
         max_outstanding_stores=max_outstanding,
         write_policy=policy,
     )
-    return Stores(tiers=tiers, page_bytes=(0, 0), config=config, counts=CacheCounts())
+    return Stores(epoch=1, tiers=tiers, page_bytes=(0, 0), config=config, counts=CacheCounts())
 
 
 def _request(request_id: str, pages: PageAllocator, namespace: bytes = NAMESPACE) -> Request:
     """Return a request of 40 tokens with pages."""
     spec = make_spec(request_id, 40, namespace=namespace)
-    return Request(spec=spec, page_ids=list(pages.allocate(3)))
+    return Request(spec=spec, table=PageTable(page_ids=list(pages.allocate(3))))
 
 
 def _chunk(request: Request, end: int) -> Part:
@@ -77,7 +78,7 @@ def test_pages_are_pinned_until_all_stages_answered() -> None:
     stores = _stores(tiers)
     request = _request("a", pages)
     stores.start((_chunk(request, 40),))
-    pages.release(request.page_ids)
+    pages.release(request.table.page_ids)
     assert pages.num_free == 6
     stores.stored(0, 0, (0, 1))
     assert pages.num_free == 6
@@ -96,7 +97,7 @@ def test_nothing_is_stored_when_none_may_be_outstanding() -> None:
 
 def _hold(tiers: Tiers, request: Request) -> None:
     """Let a request's two full pages be found."""
-    tiers.device.keep(NAMESPACE, request.leading_digests(2, 16), request.page_ids[:2])
+    tiers.device.keep(NAMESPACE, request.leading_digests(2, 16), request.table.page_ids[:2])
 
 
 def test_what_leaves_the_devices_is_written_back_unless_host_memory_has_it() -> None:
@@ -106,7 +107,7 @@ def test_what_leaves_the_devices_is_written_back_unless_host_memory_has_it() -> 
     request = _request("a", tiers.device)
     _hold(tiers, request)
     digests = request.leading_digests(2, 16)
-    tiers.host.save(NAMESPACE, digests, request.page_ids, 0)
+    tiers.host.save(NAMESPACE, digests, request.table.page_ids, 0, epoch=1)
     tiers.device.release(request.drop_pages())
     tiers.device.allocate(3)
     (order,) = stores.gone()
@@ -134,7 +135,7 @@ def test_a_flush_goes_on_as_its_stores_end() -> None:
     requests = [_request(name, tiers.device, name.encode() * 32) for name in "ab"]
     for request in requests:
         digests = request.leading_digests(2, 16)
-        tiers.device.keep(request.spec.namespace, digests, request.page_ids[:2])
+        tiers.device.keep(request.spec.namespace, digests, request.table.page_ids[:2])
         tiers.device.release(request.drop_pages())
     stores.flush()
     (order,) = stores.go_on()
@@ -145,3 +146,99 @@ def test_a_flush_goes_on_as_its_stores_end() -> None:
     assert (stores.num_unwritten, tiers.device.num_free) == (0, 16)
     written = [tiers.is_stored(page.digest) for page in order.pages]
     assert written == [True, True, True, False]
+
+
+def test_a_page_that_two_prompts_lack_is_written_once() -> None:
+    """Both were asked for before a store had room; a page held twice would never be free again."""
+    tiers = Tiers(num_pages=16)
+    stores = _stores(tiers, max_outstanding=1)
+    cached = _request("a", tiers.device)
+    _hold(tiers, cached)
+    digests = cached.leading_digests(2, 16)
+    tiers.device.release(cached.drop_pages())
+    running = _request("b", tiers.device, _OTHER)
+    assert stores.start((_chunk(running, 40),)) is not None
+    stores.restore(digests)
+    stores.restore(digests[:1])
+    assert stores.num_unwritten == 4
+    stores.stored(0, 0, (0, 1))
+    stores.stored(1, 0, (0, 1))
+    (order,) = stores.go_on()
+    assert [page.digest for page in order.pages] == list(digests)
+    assert tiers.device.num_free == 11
+    tiers.check_integrity()
+
+
+def test_what_is_written_back_is_withdrawn_when_its_prompt_is_distrusted() -> None:
+    """A page that is on its way to Redis has left the devices, so that no tier marks it."""
+    tiers = Tiers(num_pages=3)
+    stores = _stores(tiers, policy="write_back")
+    request = _request("a", tiers.device)
+    _hold(tiers, request)
+    digests = request.leading_digests(2, 16)
+    tiers.device.release(request.drop_pages())
+    again = _request("b", tiers.device)
+    (order,) = stores.gone()
+    assert stores.distrust(again) == digests
+    assert stores.stored(0, order.store_id, (0, 1)) == []
+
+
+def test_what_hicache_does_not_have_is_not_believed_to_be_stored() -> None:
+    """Requests that ended early leave marks behind; their pages would never be written again.
+
+    Those that are being written now are not there yet, and are on their way.
+    """
+    tiers = Tiers(num_pages=8)
+    stores = _stores(tiers, policy="write_through_selective")
+    spec = make_spec("a", 70)
+    digests = spec.digests
+    tiers.mark_stored(digests[1:])
+    first = Request(
+        spec=make_spec("b", 40), table=PageTable(page_ids=list(tiers.device.allocate(3)))
+    )
+    tiers.device.keep(NAMESPACE, first.leading_digests(2, 16), first.table.page_ids[:2])
+    stores.restore(digests[1:2])
+    assert len(stores.go_on()) == 1
+    request = Request(spec=spec, was_matched=True, num_pages_stored=1)
+    stores.begin(request)
+    stored = [tiers.is_stored(digest) for digest in digests]
+    assert (stored, request.num_pages_stored) == ([True, True, False, False], 0)
+
+
+def test_what_two_outputs_have_found_is_written_once() -> None:
+    """Redis was cleared, the devices have the beginning of both prompts, both are in a microbatch.
+
+    A page pinned twice by one store would be counted as free twice.
+    """
+    tiers = Tiers(num_pages=8)
+    stores = _stores(tiers)
+    first = _request("a", tiers.device)
+    _hold(tiers, first)
+    second = Request(spec=make_spec("b", 40), table=PageTable(page_ids=first.table.page_ids[:2]))
+    tiers.device.take_cached(second.table.page_ids)
+    second.table.page_ids += tiers.device.allocate(1)
+    order = stores.start((_chunk(first, 40), _chunk(second, 40)))
+    assert order is not None
+    assert [page.page_id for page in order.pages] == first.table.page_ids[:2]
+    third = _request("c", tiers.device)
+    assert stores.start((_chunk(third, 40),)) is None
+    for request in (first, second, third):
+        tiers.device.release(request.drop_pages())
+    for stage in (0, 1):
+        stores.stored(stage, order.store_id, (0, 1))
+    assert tiers.device.num_free == 8
+    tiers.check_integrity()
+
+
+def test_what_was_under_way_when_the_route_was_lost_is_not_stored() -> None:
+    """Nobody will say that it is; the workers still have it, and it is written when it is due."""
+    tiers = Tiers(num_pages=8)
+    stores = _stores(tiers, policy="write_through_selective")
+    request = _request("a", tiers.device)
+    _hold(tiers, request)
+    digests = request.leading_digests(2, 16)
+    stores.restore(digests)
+    assert len(stores.go_on()) == 1
+    assert all(map(tiers.is_stored, digests))
+    stores.abandon()
+    assert not any(map(tiers.is_stored, digests))

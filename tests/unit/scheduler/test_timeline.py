@@ -9,11 +9,14 @@ from scheduler.timeline import AckTimes, MicrobatchTiming, StageTiming, Timeline
 
 
 def _microbatch(
-    seq_no: int, *entries: tuple[str, int, int], predicted_ms: tuple[float, ...] = ()
+    seq_no: int,
+    *entries: tuple[str, int, int],
+    epoch: int = 1,
+    predicted_ms: tuple[float, ...] = (),
 ) -> SendMicrobatch:
     """Return a microbatch of (request_id, start, num_tokens)."""
     return SendMicrobatch(
-        epoch=1,
+        epoch=epoch,
         seq_no=seq_no,
         entries=tuple(
             PlannedEntry(request_id=name, row=row, start=start, num_tokens=num, new_page_ids=())
@@ -23,6 +26,13 @@ def _microbatch(
         samples=(),
         predicted_ms=predicted_ms,
     )
+
+
+def _timeline(*, num_stages: int, max_microbatches: int) -> Timeline:
+    """Return one with a route of epoch 1."""
+    timeline = Timeline(max_microbatches=max_microbatches)
+    timeline.begin(1, num_stages)
+    return timeline
 
 
 def _times(started_us: int, acked_us: int) -> AckTimes:
@@ -35,13 +45,13 @@ def _times(started_us: int, acked_us: int) -> AckTimes:
 
 def test_worker_clocks_are_translated_by_the_fastest_acknowledgement() -> None:
     """A stamp that was long on its way must not shift a stage against the others."""
-    timeline = Timeline(num_stages=2, max_microbatches=10)
+    timeline = _timeline(num_stages=2, max_microbatches=10)
     track = timeline.follow("a", arrived_s=10.0)
     timeline.sent(_microbatch(0, ("a", 0, 64), predicted_ms=(0.9, 1.2)))
     timeline.sent(_microbatch(1, ("x", 0, 3), ("a", 64, 6)))
-    timeline.acked(0, 0, _times(1_000, 2_000), heard_s=10.5)
-    timeline.acked(1, 0, _times(900_000_000, 900_001_000), heard_s=10.004)
-    timeline.acked(0, 1, _times(2_000, 3_000), heard_s=10.003)
+    timeline.acked(1, 0, 0, _times(1_000, 2_000), heard_s=10.5)
+    timeline.acked(1, 1, 0, _times(900_000_000, 900_001_000), heard_s=10.004)
+    timeline.acked(1, 0, 1, _times(2_000, 3_000), heard_s=10.003)
     assert track.timings() == (
         MicrobatchTiming(
             epoch=1,
@@ -68,15 +78,15 @@ def test_worker_clocks_are_translated_by_the_fastest_acknowledgement() -> None:
 
 def test_memory_is_bounded() -> None:
     """A long answer must not fill memory, nor a request that has ended."""
-    timeline = Timeline(num_stages=1, max_microbatches=3)
+    timeline = _timeline(num_stages=1, max_microbatches=3)
     track, other = (timeline.follow(name, arrived_s=0.0) for name in "ab")
     for seq_no in range(100):
         timeline.sent(_microbatch(seq_no, ("a", seq_no, 1), ("b", seq_no, 1)))
-        timeline.acked(0, seq_no, _times(seq_no, seq_no + 1), heard_s=float(seq_no))
-        timeline.acked(0, seq_no, _times(seq_no, seq_no + 1), heard_s=float(seq_no))
+        timeline.acked(1, 0, seq_no, _times(seq_no, seq_no + 1), heard_s=float(seq_no))
+        timeline.acked(1, 0, seq_no, _times(seq_no, seq_no + 1), heard_s=float(seq_no))
         if seq_no == 1:
             timeline.leave("b")
-    assert len(timeline._in_flight) == 0
+    assert len(timeline._routes[1].in_flight) == 0
     assert list(timeline._tracks) == ["a"]
     assert [step.seq_no for step in track.timings()] == [0, 1, 2]
     assert (100, 3) == (track.num_parts, track.num_kept)
@@ -85,18 +95,18 @@ def test_memory_is_bounded() -> None:
 
 def test_times_that_come_after_the_end_are_told() -> None:
     """The last stage ends a request while earlier ones are still unheard."""
-    timeline = Timeline(num_stages=2, max_microbatches=3)
+    timeline = _timeline(num_stages=2, max_microbatches=3)
     track = timeline.follow("a", arrived_s=0.0)
     timeline.sent(_microbatch(0, ("a", 0, 64)))
-    timeline.acked(1, 0, _times(1_000, 2_000), heard_s=0.002)
+    timeline.acked(1, 1, 0, _times(1_000, 2_000), heard_s=0.002)
     timeline.leave("a")
-    timeline.acked(0, 0, _times(0, 1_000), heard_s=0.001)
+    timeline.acked(1, 0, 0, _times(0, 1_000), heard_s=0.001)
     assert [[0, 1]] == [[each.stage for each in step.stages] for step in track.timings()]
 
 
 def test_a_later_request_of_the_same_id_has_a_track_of_its_own() -> None:
     """Ids may come again; the first request's call may not have read its timeline yet."""
-    timeline = Timeline(num_stages=1, max_microbatches=3)
+    timeline = _timeline(num_stages=1, max_microbatches=3)
     first = timeline.follow("a", arrived_s=0.0)
     timeline.sent(_microbatch(0, ("a", 0, 64)))
     timeline.leave("a")
@@ -109,11 +119,39 @@ def test_a_later_request_of_the_same_id_has_a_track_of_its_own() -> None:
 
 def test_prediction_is_compared_with_what_was_measured() -> None:
     """Once for each stage, and not where either is missing."""
-    timeline = Timeline(num_stages=2, max_microbatches=10)
+    timeline = _timeline(num_stages=2, max_microbatches=10)
     timeline.sent(_microbatch(0, ("a", 0, 64), predicted_ms=(0.9, 1.2)))
     timeline.sent(_microbatch(1, ("a", 64, 6)))
     ratios = [
-        timeline.acked(stage, seq_no, _times(0, acked_us), heard_s=1.0)
+        timeline.acked(1, stage, seq_no, _times(0, acked_us), heard_s=1.0)
         for stage, seq_no, acked_us in ((0, 0, 1000), (0, 0, 1000), (1, 0, 0), (0, 1, 1000))
     ]
     assert ratios == [0.9, None, None, None]
+
+
+def test_a_track_goes_on_where_its_request_moves_to() -> None:
+    """Clocks are each route's own, and stay with what was measured by them."""
+    timeline = _timeline(num_stages=1, max_microbatches=10)
+    timeline.begin(2, 1)
+    track = timeline.follow("a", arrived_s=10.0)
+    timeline.sent(_microbatch(0, ("a", 0, 64)))
+    timeline.acked(1, 0, 0, _times(1_000, 2_000), heard_s=10.002)
+    timeline.sent(_microbatch(1, ("a", 64, 64)))
+    timeline.end(1)
+    assert timeline.acked(1, 0, 1, _times(2_000, 3_000), heard_s=10.003) is None
+    timeline.sent(_microbatch(0, ("a", 64, 64), epoch=2))
+    timeline.acked(2, 0, 0, _times(501_000, 502_000), heard_s=10.006)
+    told = [
+        (each.epoch, each.start, [stage.start_us for stage in each.stages])
+        for each in track.timings()
+    ]
+    assert [(1, 0, [1_000]), (1, 64, []), (2, 64, [5_000])] == told
+
+
+def test_what_is_sent_to_a_route_that_is_gone_is_not_recorded() -> None:
+    """Its workers will never tell of it."""
+    timeline = _timeline(num_stages=1, max_microbatches=10)
+    track = timeline.follow("a", arrived_s=0.0)
+    timeline.end(1)
+    timeline.sent(_microbatch(0, ("a", 0, 64)))
+    assert track.num_parts == 0

@@ -13,7 +13,8 @@ from scheduler.timeline_history import RequestTimeline, TimelineHistory, chosen
 
 def ended(request_id: str, *, arrived_s: float = 0.0, num_parts: int = 1) -> RequestTimeline:
     """Return a request of so many parts."""
-    timeline = Timeline(num_stages=1, max_microbatches=100)
+    timeline = Timeline(max_microbatches=100)
+    timeline.begin(1, 1)
     track = timeline.follow(request_id, arrived_s=arrived_s)
     entry = PlannedEntry(request_id=request_id, row=0, start=0, num_tokens=1, new_page_ids=())
     ids = np.zeros(1, dtype=np.uint32)

@@ -187,9 +187,12 @@ def test_a_million_ids_are_checked_without_python_lists() -> None:
     """The door must not stall the loop on long prompts."""
     data = np.arange(1_000_000, dtype="<u4").tobytes()
     door = Door(vocab_size=1_000_000, context_length=2_000_000, eos_ids=frozenset())
-    started = time.process_time()
-    check_prompt(parse_ids_le(data), door, field="input_ids_le")
-    assert time.process_time() - started < 0.1
+    taken_s = []
+    for _ in range(3):
+        started = time.process_time()
+        check_prompt(parse_ids_le(data), door, field="input_ids_le")
+        taken_s.append(time.process_time() - started)
+    assert min(taken_s) < 0.1
 
 
 def test_a_request_id_may_have_128_characters() -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
-from chunkmesh.errors import InvariantViolated
+from chunkmesh.errors import ConfigError, InvariantViolated
+from stage_worker import free_memory
 from stage_worker.host_copies import LayerCopies
 from stage_worker.host_pages import HostPages
 from tests.page_samples import chain
@@ -79,3 +82,23 @@ def test_layers_come_back_as_they_were() -> None:
         assert stage.read_page(layer, 2).tobytes() == data[layer, 1].tobytes()
         assert stage.read_page(layer, 1).tobytes() == data[layer, 4].tobytes()
         assert not stage.read_page(layer, 4).any()
+
+
+MEMINFO = "MemTotal:       99 kB\nMemFree:        1 kB\nMemAvailable:         2 kB\nBuffers: 7 kB\n"
+
+
+def test_more_memory_than_is_free_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel would let us have it, and end the worker when pages fill it."""
+    told = tmp_path / "meminfo"
+    monkeypatch.setattr(free_memory, "_MEMINFO", told)
+    assert (free_memory.free_host_bytes(), HostPages(2049).num_bytes) == (None, 2049)
+    told.write_text(MEMINFO)
+    assert HostPages(2048).num_bytes == 2048
+    with pytest.raises(
+        ConfigError, match=r"^2049 bytes of host memory .* 2048 are free: --hicache"
+    ):
+        HostPages(2049)
+    told.write_text("MemTotal: 1 kB\n")
+    assert free_memory.free_host_bytes() is None

@@ -81,9 +81,9 @@ def pages(*page_ids: int) -> list[StorePage]:
 def test_what_was_stored_is_loaded(page_io: PageIO, results: Results) -> None:
     """The bytes that reach the pool are those that left it."""
     page_io.store(5, pages(0, 1))
-    assert results.get(timeout=5) == StoreResult(store_id=5, stored=(0, 1))
+    assert results.get(timeout=60) == StoreResult(store_id=5, stored=(0, 1))
     page_io.load(6, DIGESTS[:2])
-    assert results.get(timeout=5) == LoadResult(load_id=6, num_pages=2, bad_digests=())
+    assert results.get(timeout=60) == LoadResult(load_id=6, num_pages=2, bad_digests=())
     taken = page_io.take(6)
     assert taken is not None
     for page, digest in enumerate(DIGESTS[:2]):
@@ -98,7 +98,7 @@ def test_records_tell_of_each_page_what_it_is(
     plain, salted = pages(0, 1)
     salted = dataclasses.replace(salted, namespace=bytes(32))
     page_io.store(1, [plain, salted])
-    results.get(timeout=5)
+    results.get(timeout=60)
     records = [
         decode_record(page.digest, store.pages[page.digest].record) for page in (plain, salted)
     ]
@@ -111,19 +111,19 @@ def test_records_tell_of_each_page_what_it_is(
 def test_a_load_ends_at_the_hole_and_names_it(page_io: PageIO, results: Results) -> None:
     """O18: pages behind a hole never move up; the hole is to be invalidated."""
     page_io.store(1, pages(0, 2))
-    results.get(timeout=5)
+    results.get(timeout=60)
     page_io.load(2, DIGESTS[:3])
     expected = LoadResult(load_id=2, num_pages=1, bad_digests=(DIGESTS[1],))
-    assert results.get(timeout=5) == expected
+    assert results.get(timeout=60) == expected
 
 
 def test_a_load_is_cut_to_the_room(page_io: PageIO, results: Results) -> None:
     """Three pages fit; the fourth is not bad, only not loaded."""
     for store_id, page_ids in enumerate(((0, 1), (2, 3))):
         page_io.store(store_id, pages(*page_ids))
-        results.get(timeout=5)
+        results.get(timeout=60)
     page_io.load(2, DIGESTS)
-    assert results.get(timeout=5) == LoadResult(load_id=2, num_pages=3, bad_digests=())
+    assert results.get(timeout=60) == LoadResult(load_id=2, num_pages=3, bad_digests=())
 
 
 def test_a_fault_is_no_page_and_no_bad_one(
@@ -133,11 +133,11 @@ def test_a_fault_is_no_page_and_no_bad_one(
     before = not_stored("redis")
     store.fault = CacheFault("away")
     page_io.load(1, DIGESTS[:2])
-    assert results.get(timeout=5) == LoadResult(load_id=1, num_pages=0, bad_digests=())
+    assert results.get(timeout=60) == LoadResult(load_id=1, num_pages=0, bad_digests=())
     page_io.load(2, DIGESTS[:2])
     page_io.store(3, pages(0))
-    assert results.get(timeout=5) == LoadResult(load_id=2, num_pages=0, bad_digests=())
-    assert results.get(timeout=5) == StoreResult(store_id=3, stored=())
+    assert results.get(timeout=60) == LoadResult(load_id=2, num_pages=0, bad_digests=())
+    assert results.get(timeout=60) == StoreResult(store_id=3, stored=())
     assert store.num_calls == 1, "no retry storm"
     assert not_stored("redis") == before + 1
 
@@ -147,17 +147,17 @@ def test_a_full_server_still_gives_pages(
 ) -> None:
     """O20 (a): refused writes rest, loads go on."""
     page_io.store(1, pages(0))
-    results.get(timeout=5)
+    results.get(timeout=60)
     store.full = True
     page_io.store(2, pages(1))
     page_io.store(3, pages(2))
-    assert [results.get(timeout=5), results.get(timeout=5)] == [
+    assert [results.get(timeout=60), results.get(timeout=60)] == [
         StoreResult(store_id=2, stored=()),
         StoreResult(store_id=3, stored=()),
     ]
     assert store.num_calls == 2
     page_io.load(4, DIGESTS[:1])
-    assert results.get(timeout=5) == LoadResult(load_id=4, num_pages=1, bad_digests=())
+    assert results.get(timeout=60) == LoadResult(load_id=4, num_pages=1, bad_digests=())
 
 
 def test_stores_over_the_limit_are_dropped_not_waited_for(
@@ -171,14 +171,14 @@ def test_stores_over_the_limit_are_dropped_not_waited_for(
     page_io.store(3, pages(2))
     assert not_stored("no room") == before + 2
     store.may_go.set()
-    ends = {results.get(timeout=5) for _ in range(3)}
+    ends = {results.get(timeout=60) for _ in range(3)}
     assert ends == {
         StoreResult(store_id=1, stored=(0, 1)),
         StoreResult(store_id=2, stored=()),
         StoreResult(store_id=3, stored=(0,)),
     }
     page_io.store(4, pages(1, 2, 3))
-    assert results.get(timeout=5) == StoreResult(store_id=4, stored=(0, 1, 2))
+    assert results.get(timeout=60) == StoreResult(store_id=4, stored=(0, 1, 2))
 
 
 def test_a_cancelled_load_is_silent_and_frees_its_room(
@@ -186,7 +186,7 @@ def test_a_cancelled_load_is_silent_and_frees_its_room(
 ) -> None:
     """Room leaked by aborted requests ended caching for good elsewhere."""
     page_io.store(1, pages(0, 1, 2))
-    results.get(timeout=5)
+    results.get(timeout=60)
     store.may_go.clear()
     store.entered.clear()
     page_io.load(2, DIGESTS[:3])
@@ -194,7 +194,7 @@ def test_a_cancelled_load_is_silent_and_frees_its_room(
     page_io.cancel(2)
     page_io.load(3, DIGESTS[:3])
     store.may_go.set()
-    assert results.get(timeout=5) == LoadResult(load_id=3, num_pages=3, bad_digests=())
+    assert results.get(timeout=60) == LoadResult(load_id=3, num_pages=3, bad_digests=())
     assert page_io.take(2) is None
     assert results.empty()
 
@@ -205,7 +205,7 @@ def test_an_ended_load_gives_what_was_read(
     """At a deadline the front is worth having; what is read later is nobody's."""
     monkeypatch.setattr("stage_worker.page_jobs._FIRST_GROUP_BYTES", PAGE_BYTES)
     page_io.store(1, pages(0, 1, 2))
-    results.get(timeout=5)
+    results.get(timeout=60)
     in_second_group = threading.Event()
     read_pages = store.read_pages
 
@@ -219,7 +219,7 @@ def test_an_ended_load_gives_what_was_read(
     page_io.load(2, DIGESTS[:3])
     assert in_second_group.wait(5)
     page_io.end(2)
-    result = results.get(timeout=5)
+    result = results.get(timeout=60)
     assert result == LoadResult(load_id=2, num_pages=1, bad_digests=())
     assert isinstance(result, LoadResult)
     assert result.num_bytes == PAGE_BYTES
@@ -230,7 +230,7 @@ def test_an_ended_load_gives_what_was_read(
     assert taken is not None
     assert taken.ready[:, 0].tobytes() == layer_data(DIGESTS[0], LAYERS[0]).tobytes()
     page_io.load(3, DIGESTS[:1])
-    assert results.get(timeout=5) == LoadResult(load_id=3, num_pages=1, bad_digests=())
+    assert results.get(timeout=60) == LoadResult(load_id=3, num_pages=1, bad_digests=())
 
 
 def test_a_load_that_waits_for_its_thread_can_be_ended(
@@ -242,13 +242,13 @@ def test_a_load_that_waits_for_its_thread_can_be_ended(
     assert store.entered.wait(5)
     page_io.load(2, DIGESTS[:1])
     page_io.end(2)
-    assert results.get(timeout=5) == LoadResult(load_id=2, num_pages=0, bad_digests=())
+    assert results.get(timeout=60) == LoadResult(load_id=2, num_pages=0, bad_digests=())
     page_io.end(1)
-    assert results.get(timeout=5) == LoadResult(load_id=1, num_pages=0, bad_digests=())
+    assert results.get(timeout=60) == LoadResult(load_id=1, num_pages=0, bad_digests=())
     page_io.end(7)
     store.may_go.set()
     page_io.store(3, pages(0))
-    assert results.get(timeout=5) == StoreResult(store_id=3, stored=(0,))
+    assert results.get(timeout=60) == StoreResult(store_id=3, stored=(0,))
 
 
 def test_a_new_epoch_forgets_what_ran(
@@ -256,7 +256,7 @@ def test_a_new_epoch_forgets_what_ran(
 ) -> None:
     """Results of before must not be taken for those of now."""
     page_io.store(1, pages(0))
-    results.get(timeout=5)
+    results.get(timeout=60)
     store.may_go.clear()
     store.entered.clear()
     page_io.load(1, DIGESTS[:1])
@@ -266,7 +266,7 @@ def test_a_new_epoch_forgets_what_ran(
     page_io.join(FORM)
     store.may_go.set()
     page_io.store(1, pages(0, 1, 2))
-    assert results.get(timeout=5) == StoreResult(store_id=1, stored=(0, 1, 2))
+    assert results.get(timeout=60) == StoreResult(store_id=1, stored=(0, 1, 2))
     assert page_io.take(1) is None
 
 
@@ -291,7 +291,7 @@ def test_a_new_epoch_waits_for_the_page_being_copied(
     joining.join(5)
     page_io.load(2, DIGESTS[:1])
     expected = LoadResult(load_id=2, num_pages=0, bad_digests=(DIGESTS[0],))
-    assert results.get(timeout=5) == expected
+    assert results.get(timeout=60) == expected
     assert store.pages == {}
 
 
@@ -301,8 +301,8 @@ def test_without_redis_everything_is_a_miss(stage: PlayedStage, results: Results
     page_io.join(FORM)
     page_io.load(1, DIGESTS)
     page_io.store(2, pages(0))
-    assert results.get(timeout=5) == LoadResult(load_id=1, num_pages=0, bad_digests=())
-    assert results.get(timeout=5) == StoreResult(store_id=2, stored=())
+    assert results.get(timeout=60) == LoadResult(load_id=1, num_pages=0, bad_digests=())
+    assert results.get(timeout=60) == StoreResult(store_id=2, stored=())
     page_io.close()
 
 
@@ -320,9 +320,9 @@ def test_close_ends_threads_and_connections(stage: PlayedStage, results: Results
 def test_taken_pages_are_writable(page_io: PageIO, results: Results) -> None:
     """Torch warns about read-only arrays, and a warning is an error in tests."""
     page_io.store(1, pages(0))
-    results.get(timeout=5)
+    results.get(timeout=60)
     page_io.load(2, DIGESTS[:1])
-    results.get(timeout=5)
+    results.get(timeout=60)
     taken = page_io.take(2)
     assert taken is not None
     assert taken.ready.flags.writeable
@@ -340,7 +340,7 @@ def test_a_bug_on_an_io_thread_is_told(store: PlayedStore, results: Results) -> 
     page_io = PageIO([store], BrokenStage(), LAYERS, report=results.put, crashed=told.put)
     page_io.join(FORM)
     page_io.store(1, pages(0))
-    assert isinstance(told.get(timeout=5), KeyError)
+    assert isinstance(told.get(timeout=60), KeyError)
     page_io.close()
     assert store.closed
     assert results.empty()

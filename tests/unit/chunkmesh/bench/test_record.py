@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from pydantic import TypeAdapter
 
 from chunkmesh.bench.record import NOT_SENT, UNFINISHED, RequestRecord
 from tests.bench_records import record
@@ -56,4 +57,4 @@ def test_what_is_cut_short_has_not_failed(status: str, has_failed: bool) -> None
 def test_it_survives_json() -> None:
     """Plots are drawn from files."""
     done = record(cached_tokens=64, server_ttft_ms=498.5)
-    assert done == RequestRecord.from_json(json.loads(json.dumps(done.as_json())))
+    assert done == TypeAdapter(RequestRecord).validate_json(json.dumps(done.as_json()))

@@ -42,7 +42,9 @@ def test_a_figure_is_told_of_the_runs_that_have_it() -> None:
         ({"kind": "something"}, "no result of chunkmesh bench serve"),
         ({"format": 2}, "format 2, this program reads 1"),
         ({"surprise": 1}, "surprise"),
-        ({"runs": [{}]}, "records"),
+        ({"runs": [{}]}, "runs.0.end: Field required"),
+        ({"runs": []}, "holds no run"),
+        ({"goodput_ms": {"ttft": "fast"}}, "goodput_ms.ttft"),
     ],
 )
 def test_what_is_no_result_is_refused(change: dict[str, Any], complaint: str) -> None:

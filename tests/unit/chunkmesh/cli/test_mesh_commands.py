@@ -49,7 +49,7 @@ def test_workers_are_chained_by_peer_and_the_last_has_none() -> None:
     """The order of the pipeline stands in --peer."""
     first, last = map(_flags, planned_workers(_OPTIONS, _ENDPOINTS))
     assert (first["--layers"], first["--peer"]) == ("0-14", "127.0.0.1:9")
-    assert (first["--scheduler"], first["--redis-url"]) == ("127.0.0.1:2", "unix:///r.sock")
+    assert first["--scheduler"] == "127.0.0.1:2"
     assert last["--layers"] == "15-29"
     assert "--peer" not in last
 
@@ -65,8 +65,7 @@ def test_a_worker_has_its_threads_and_the_others_one() -> None:
 
 def test_the_scheduler_knows_hicache_and_takes_more_flags() -> None:
     """What stands after -- on the command line reaches the scheduler unchanged."""
-    hicache, scheduler = map(_flags, planned_central(_OPTIONS, _ENDPOINTS))
-    assert hicache["--redis-url"] == "unix:///r.sock"
+    _, scheduler = map(_flags, planned_central(_OPTIONS, _ENDPOINTS))
     assert (scheduler["--hicache-url"], scheduler["--more"]) == ("127.0.0.1:4", "1")
     assert "--page-size" not in scheduler
 
@@ -86,7 +85,27 @@ def test_without_a_cache_nobody_hears_of_one() -> None:
     endpoints = dataclasses.replace(_ENDPOINTS, hicache=None)
     (scheduler,) = map(_flags, planned_central(_OPTIONS, endpoints))
     assert "--hicache-url" not in scheduler
-    assert all("--redis-url" not in _flags(w) for w in planned_workers(_OPTIONS, endpoints))
+    workers = planned_workers(_OPTIONS, endpoints)
+    assert all("CHUNKMESH_REDIS_URL" not in worker.command.environment for worker in workers)
+
+
+def test_the_redis_is_named_where_no_process_list_shows_it() -> None:
+    """A URL may hold a password, and everybody on a machine reads command lines."""
+    hicache, scheduler = planned_central(_OPTIONS, _ENDPOINTS)
+    for planned in (hicache, *planned_workers(_OPTIONS, _ENDPOINTS)):
+        assert planned.command.environment["CHUNKMESH_REDIS_URL"] == "unix:///r.sock"
+        assert "unix:///r.sock" not in planned.command.command
+    assert "CHUNKMESH_REDIS_URL" not in scheduler.command.environment
+
+
+def test_each_service_shows_the_certificate_of_its_role() -> None:
+    """With --certs all links are mutual TLS."""
+    options = dataclasses.replace(_OPTIONS, certs=Path("/certs"))
+    planned = [*planned_central(options, _ENDPOINTS), *planned_workers(options, _ENDPOINTS)]
+    for role, child in zip(("hicache", "scheduler", "worker", "worker"), planned, strict=True):
+        flags = _flags(child)
+        shown = [flags[f"--ssl-{name}"] for name in ("certfile", "keyfile", "ca-certs")]
+        assert shown == [f"/certs/{role}.crt", f"/certs/{role}.key", "/certs/ca.crt"]
 
 
 def test_services_do_not_import_from_the_current_folder() -> None:
@@ -113,3 +132,14 @@ def test_workers_that_share_a_gpu_do_not_share_out_its_memory(
     options = dataclasses.replace(_OPTIONS, devices=devices, worker_flags=more)
     for worker in planned_workers(options, _ENDPOINTS):
         assert _flags(worker).get("--max-total-tokens") == capacity
+
+
+def test_replicas_are_named_by_their_stage_and_have_no_peer() -> None:
+    """Any of them may be the next stage; the scheduler tells which, without a warning."""
+    first, last = _ENDPOINTS.workers
+    endpoints = dataclasses.replace(_ENDPOINTS, workers=(first, last, last, last))
+    workers = planned_workers(_OPTIONS, endpoints)
+    names = [each.command.name for each in workers]
+    assert names == ["worker-0", "worker-1", "worker-1-1", "worker-1-2"]
+    assert [each.role for each in workers] == ["stage 0", "stage 1", "stage 1", "stage 1"]
+    assert not any("--peer" in _flags(each) for each in workers)

@@ -6,7 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from chunkmesh.cli.partition import inclusive, parse_ranges, read_num_layers, stage_ranges
+from chunkmesh.cli.partition import (
+    inclusive,
+    parse_ranges,
+    parse_replicas,
+    read_num_layers,
+    stage_ranges,
+    worker_ranges,
+)
 from chunkmesh.errors import ConfigError
 from chunkmesh.layers import LayerRange
 
@@ -73,3 +80,22 @@ def test_an_architecture_that_is_not_served_is_named_first(tmp_path: Path) -> No
     (tmp_path / "config.json").write_text('{"architectures": ["GPT2LMHeadModel"], "n_layer": 12}')
     with pytest.raises(ConfigError, match="GPT2LMHeadModel is not served"):
         read_num_layers(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("replicas", "further"), [("1", ""), ("2", "0-1 2-3"), ("1,3", "2-3 2-3"), ("2,1", "0-1")]
+)
+def test_replicas_come_behind_one_worker_for_each_stage(replicas: str, further: str) -> None:
+    """The first ones are the mesh as it would be without replicas."""
+    stages = parse_ranges("0-1,2-3")
+    ranges = worker_ranges(stages, parse_replicas(replicas))
+    assert ranges[:2] == stages
+    assert " ".join(map(inclusive, ranges[2:])) == further
+
+
+def test_replicas_that_fit_no_mesh_are_refused() -> None:
+    """By what was given, before anything starts."""
+    with pytest.raises(ConfigError, match="--replicas 1,x: 'x' is no number"):
+        parse_replicas("1,x")
+    with pytest.raises(ConfigError, match="names 3 stages, the mesh has 2"):
+        worker_ranges(parse_ranges("0-1,2-3"), (1, 2, 1))

@@ -18,6 +18,14 @@ def test_state_reason_and_progress_are_shown() -> None:
     assert expected == read_answer(503, body)
 
 
+def test_progress_that_is_none() -> None:
+    """Whoever answers on that port may be anybody."""
+    most = read_answer(503, b'{"state": "x", "progress": 1' + b"0" * 400 + b"}")
+    assert most.progress == 1.0
+    for text in (b"NaN", b'"1"', b"[" * 100_000):
+        assert read_answer(503, b'{"state": "x", "progress": ' + text + b"}").progress is None
+
+
 def test_plain_text_and_other_json_are_understood() -> None:
     """A proxy's error page must not end the wait."""
     assert read_answer(503, b"warming up") == Readiness(ready=False, state="warming up")

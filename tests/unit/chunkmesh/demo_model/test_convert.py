@@ -12,9 +12,9 @@ from rich.progress import Progress
 
 from chunkmesh.demo_model.convert import Weights, read_config, read_tensors, unpermute_rows
 from chunkmesh.errors import ConfigError
+from tests.gguf_file import NUM_HEADS, NUM_KV_HEADS, write_gguf
 
 QUIET = Progress(disable=True)
-NUM_HEADS, NUM_KV_HEADS, HIDDEN = 4, 2, 64
 
 
 def permute_rows(weights: Weights, num_heads: int) -> Weights:
@@ -30,27 +30,9 @@ def permute_rows(weights: Weights, num_heads: int) -> Weights:
     return weights[order]
 
 
-def write_gguf(path: Path, tensors: dict[str, Weights], architecture: str = "llama") -> Any:
-    """Write and open a file with one layer's metadata and the given tensors."""
-    writer = gguf.GGUFWriter(path, architecture)
-    writer.add_vocab_size(264)
-    writer.add_embedding_length(HIDDEN)
-    writer.add_feed_forward_length(96)
-    writer.add_block_count(1)
-    writer.add_head_count(NUM_HEADS)
-    writer.add_head_count_kv(NUM_KV_HEADS)
-    writer.add_context_length(512)
-    writer.add_layer_norm_rms_eps(1e-5)
-    writer.add_rope_freq_base(10000.0)
-    writer.add_bos_token_id(256)
-    writer.add_eos_token_id(257)
-    writer.add_pad_token_id(258)
-    for name, weights in tensors.items():
-        writer.add_tensor(name, weights)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+def opened(path: Path, tensors: dict[str, Weights], architecture: str = "llama") -> Any:
+    """Write and open a file."""
+    write_gguf(path, tensors, architecture)
     return gguf.GGUFReader(path)
 
 
@@ -77,7 +59,7 @@ def test_tensors_get_their_names_and_order(tmp_path: Path) -> None:
         "blk.0.attn_v.weight": v,
         "token_embd.weight": v,
     }
-    reader = write_gguf(tmp_path / "tiny.gguf", tensors)
+    reader = opened(tmp_path / "tiny.gguf", tensors)
     read = read_tensors(reader, read_config(reader), QUIET)
     expected = {
         "model.layers.0.self_attn.q_proj.weight": q,
@@ -92,21 +74,21 @@ def test_tensors_get_their_names_and_order(tmp_path: Path) -> None:
 
 def test_an_unknown_tensor_is_refused(tmp_path: Path) -> None:
     """A model that lacks one of its weights must not come into being."""
-    reader = write_gguf(tmp_path / "tiny.gguf", {"blk.0.attn_q.bias": random_weights(1, 64)})
+    reader = opened(tmp_path / "tiny.gguf", {"blk.0.attn_q.bias": random_weights(1, 64)})
     with pytest.raises(ConfigError, match=r"unknown use, blk\.0\.attn_q\.bias"):
         read_tensors(reader, read_config(reader), QUIET)
 
 
 def test_another_architecture_is_refused(tmp_path: Path) -> None:
     """Its tensors would need another treatment."""
-    reader = write_gguf(tmp_path / "tiny.gguf", {}, architecture="gpt2")
+    reader = opened(tmp_path / "tiny.gguf", {}, architecture="gpt2")
     with pytest.raises(ConfigError, match="gpt2, expected llama"):
         read_config(reader)
 
 
 def test_the_config_says_what_the_metadata_says(tmp_path: Path) -> None:
     """float32 numbers are written as people write them."""
-    config = read_config(write_gguf(tmp_path / "tiny.gguf", {}))
+    config = read_config(opened(tmp_path / "tiny.gguf", {}))
     assert config["rms_norm_eps"] == 1e-5
     assert config["rope_theta"] == 10000
     assert config["head_dim"] == 16

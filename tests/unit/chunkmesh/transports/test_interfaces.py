@@ -11,7 +11,7 @@ from chunkmesh.errors import ConfigError
 from chunkmesh.transports.interfaces import interface_of
 
 
-@pytest.mark.parametrize("address", ["127.0.0.1", "127.0.0.2"])
+@pytest.mark.parametrize("address", ["127.0.0.1", "127.0.0.2", "::1"])
 def test_loopback_is_lo(address: str) -> None:
     """The default of every command must never leave the host."""
     assert interface_of(address) == "lo"
@@ -21,17 +21,19 @@ def test_every_address_leads_to_its_interface() -> None:
     """On a host with several networks the data plane stays on the chosen one."""
     for name, addresses in psutil.net_if_addrs().items():
         for entry in addresses:
-            if entry.family == socket.AF_INET and psutil.net_if_stats()[name].isup:
-                assert interface_of(entry.address) == name
+            is_address = entry.family in {socket.AF_INET, socket.AF_INET6}
+            if is_address and psutil.net_if_stats()[name].isup:
+                assert interface_of(entry.address.partition("%")[0]) == name
 
 
 @pytest.mark.parametrize(
     ("address", "named"),
     [
         ("0.0.0.0", "one interface"),
-        ("::1", "needs IPv4"),
+        ("::", "one interface"),
+        ("2001:db8::77", "no interface"),
         ("203.0.113.77", "no interface"),
-        ("localhost", "needs IPv4"),
+        ("localhost", "needs a number"),
     ],
 )
 def test_an_unusable_address_is_a_config_error(address: str, named: str) -> None:

@@ -14,7 +14,7 @@ from chunkmesh.transports.base import Activation, LinkSpec, Receiver, Sender
 from chunkmesh.transports.slots import InboundSlots, OutboundSlots
 from tests.transport_pairs import close_pair, connect, make_spec, start_pair
 
-DEADLINE_S = 5.0
+DEADLINE_S = 30.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
