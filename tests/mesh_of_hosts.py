@@ -43,6 +43,10 @@ class MeshOfHosts:
         responses = list(self.stub.Generate(pb.GenerateRequest(**request), timeout=60))
         return responses[-1].complete
 
+    def workers(self) -> list[pb.WorkerInfo]:
+        """Return the attached workers."""
+        return list(self.stub.GetServerInfo(pb.GetServerInfoRequest(), timeout=10).workers)
+
     def stands(self, within_s: float = _STANDS_S) -> None:
         """Wait until the mesh answers."""
         deadline_s = time.monotonic() + within_s
