@@ -239,10 +239,7 @@ class PrefixCache:
     def evict(
         self, selection: Selection, *, now_s: float, dry_run: bool, would_go: WouldGo | None = None
     ) -> Removal:
-        """Evict the pages that are meant and may go; raises what selecting does.
-
-        By would_go a dry run in several calls knows what would have gone before.
-        """
+        """Evict what is meant and may go; would_go knows earlier dry runs. Raises as selecting."""
         return self._at(now_s).evict(selection, now_s=now_s, dry_run=dry_run, would_go=would_go)
 
     def pin(

@@ -11,7 +11,7 @@ import structlog
 from chunkmesh.errors import InvalidRequest, InvariantViolated, StageUnavailable
 from chunkmesh.v1 import stage_pb2 as pb
 from chunkmesh.v1 import stage_pb2_grpc
-from scheduler import codec
+from scheduler import route_codec
 from scheduler.candidate import Candidate
 from scheduler.control_loop import ControlLoop
 from scheduler.latency_file import LatencyFile
@@ -48,7 +48,7 @@ class AttachService(stage_pb2_grpc.StageControlServicer):
         """Take a worker in, then write its orders until either side ends."""
         messages = aiter(request_iterator)
         first = await _first(messages)
-        hello = codec.hello_from(first)
+        hello = route_codec.hello_from(first)
         workers = self._loop.workers
         check_follows(self._candidate, workers.registry.epoch, first.seen_epoch)
         yield _BEAT

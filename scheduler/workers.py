@@ -17,7 +17,7 @@ import structlog
 
 from chunkmesh.pages import Namespace
 from chunkmesh.v1 import stage_pb2 as pb
-from scheduler import codec, events, route_metrics
+from scheduler import codec, events, route_codec, route_metrics
 from scheduler.decisions import (
     Decision,
     RouteAwaited,
@@ -189,7 +189,7 @@ class Workers:
                 self._decide(self.registry.join_ready(worker_id, message.join_ready.epoch))
             case "joined":
                 said = message.joined
-                link = codec.link_from(said)
+                link = route_codec.link_from(said)
                 now_s = stream.last_heard_s
                 self._decide(self.registry.joined(worker_id, said.epoch, link, now_s))
             case "fault":
@@ -240,7 +240,7 @@ class Workers:
         layers = self.registry.workers[worker_id].layers
         _log.warning("stage fault", worker=worker_id, layers=str(layers), reason=fault.reason)
         text = f"the stage of layers {layers} failed: {fault.reason}"
-        side = codec.side_from(fault)
+        side = route_codec.side_from(fault)
         now_s = time.monotonic()
         decisions = self.registry.fault(worker_id, fault.epoch, text, now_s, side=side)
         self._decide(decisions, "fault")
@@ -252,9 +252,9 @@ class Workers:
                 case SendJoin():
                     self._join(decision)
                 case SendConnect():
-                    self._send(decision.worker_id, codec.connect_order(decision))
+                    self._send(decision.worker_id, route_codec.connect_order(decision))
                 case SendStandBy() | SendReleased():
-                    self._send(decision.worker_id, codec.rest_order(decision))
+                    self._send(decision.worker_id, route_codec.rest_order(decision))
                 case RouteStands():
                     self._stands(decision)
                 case RouteBroke():
@@ -270,7 +270,7 @@ class Workers:
         """Send a Join with what the whole route has in common."""
         dtype, page_tokens = self.registry.workers[join.worker_id].dtype, self.registry.page_tokens
         self.namespace = self._keying.namespace(join.fingerprint, dtype, page_tokens)
-        order = codec.join_order(
+        order = route_codec.join_order(
             join, page_tokens=page_tokens, max_microbatch_tokens=self._max_microbatch_tokens
         )
         self._send(join.worker_id, order)

@@ -88,9 +88,8 @@ async def mesh(
 ) -> AsyncIterator[Mesh]:
     """Run a mesh of these stages while inside; settings are those of the scheduler.
 
-    user is how the mesh's channel gets in; worker_tls is what workers show. Loads have time enough
-    on a machine that others use. The transport is the workers', as are host_tokens, for which each
-    has host memory, and profiles, one a stage; without, nothing is measured.
+    The user is who calls. The transport is the workers', as are worker_tls, host_tokens, for which
+    each has host memory, and profiles, one a stage; without, nothing is measured.
     """
     given = {
         "page_size": PAGE_TOKENS,

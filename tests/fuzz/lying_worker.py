@@ -10,7 +10,7 @@ from chunkmesh import PROTOCOL_VERSION
 from chunkmesh.errors import InvalidRequest, InvariantViolated, ModelFault, Unavailable
 from chunkmesh.v1 import common_pb2, generation_pb2
 from chunkmesh.v1 import stage_pb2 as pb
-from scheduler import codec, replies
+from scheduler import replies, route_codec
 from scheduler.control_loop import ControlLoop
 from scheduler.engine_config import EngineConfig
 from scheduler.leadership import LoneLeadership
@@ -123,7 +123,7 @@ class LyingWorker:
         workers = self._loop.workers
         try:
             # As AttachService.Attach does.
-            said = codec.hello_from(pb.Hello.FromString(hello.SerializeToString()))
+            said = route_codec.hello_from(pb.Hello.FromString(hello.SerializeToString()))
             workers.registry.check(said)
             stream = workers.attach(said, profile_fit(said.layers, said.profile))
         except (InvalidRequest, Refused):

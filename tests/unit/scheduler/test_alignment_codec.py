@@ -8,7 +8,7 @@ import pytest
 
 from chunkmesh.errors import InvalidRequest
 from chunkmesh.v1 import stage_pb2 as pb
-from scheduler.codec import hello_from
+from scheduler.route_codec import hello_from
 from stage_worker.codec import hello_message
 from stage_worker.identity import Identity
 from tests.scripted_stage import Script, ScriptedStage

@@ -7,9 +7,10 @@ import pytest
 from chunkmesh.errors import InvalidRequest
 from chunkmesh.layers import LayerRange
 from chunkmesh.v1 import stage_pb2 as pb
-from scheduler.codec import acked_from, hello_from
+from scheduler.codec import acked_from
 from scheduler.latency_fit import LatencyPoint
 from scheduler.latency_model import Work
+from scheduler.route_codec import hello_from
 from stage_worker.codec import hello_message
 from stage_worker.identity import Identity
 from stage_worker.profile_plan import ProfilePoint, ProfileShape
