@@ -136,6 +136,7 @@ class LyingWorker:
             self._tell()
             workers.lose_stream(stream, "its stream ended")
             if self._client is not None:
+                self._loop.abort("r")  # it may wait for another worker
                 await self._client
         return "left"
 
