@@ -279,9 +279,10 @@ async def test_a_cache_that_ends_says_so_at_once(valkey: Valkey) -> None:
         async with channel(address) as link:
             health: Any = health_pb2_grpc.HealthStub(link)
             watch = health.Watch(health_pb2.HealthCheckRequest(service=""), timeout=10)
-            heard = [(await watch.read()).status]
+            responses = aiter(watch)
+            heard = [(await anext(responses)).status]
             await ending.aclose()
-            heard += [response.status async for response in watch]
+            heard += [response.status async for response in responses]
             with pytest.raises(grpc.aio.AioRpcError) as refused:
                 await hicache_pb2_grpc.HiCacheStub(link).GetStats(
                     hicache_pb2.GetStatsRequest(), timeout=5
