@@ -43,8 +43,6 @@ NEW_TOKENS = 4
 _FLUSH = pb.FlushCacheRequest()
 _LAST = pb.GetTimelinesRequest(last=1)
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 
 @pytest.fixture
 def authority(tmp_path: Path) -> Authority:
