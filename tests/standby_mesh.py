@@ -19,9 +19,9 @@ from typing import Any
 from chunkmesh.address import HostPort
 from chunkmesh.cli.generation_client import GenerationClient
 from chunkmesh.errors import ChunkMeshError
-from chunkmesh.ports import bind_unused
 from chunkmesh.retrying import Servers
 from chunkmesh.v1 import generation_pb2 as pb
+from tests.free_port import free_port
 
 BIN = Path(sys.executable).parent
 WAIT_S = 100
@@ -123,7 +123,7 @@ class StandbyMesh:
         return "\n".join(each.log_path.read_text()[-2000:] for each in processes)
 
     def _scheduler(self, flags: tuple[str, ...]) -> Scheduler:
-        users, internal, http = (_free_port() for _ in range(3))
+        users, internal, http = (free_port() for _ in range(3))
         command = (
             "chunkmesh-scheduler", f"--model-path={self._model}", f"--port={users}",
             f"--internal-port={internal}", f"--http-port={http}", f"--page-size={_PAGE_TOKENS}",
@@ -140,12 +140,12 @@ class StandbyMesh:
         )
 
     def _worker(self, layers: str) -> Process:
-        http = _free_port()
+        http = free_port()
         schedulers = ",".join(str(each.internal) for each in self.schedulers)
         command = (
             "stage-worker", f"--model-path={self._model}", f"--layers={layers}",
             f"--scheduler={schedulers}", "--port=0", f"--http-port={http}",
-            f"--data-port={_free_port()}", "--transport=grpc", "--profile=off",
+            f"--data-port={free_port()}", "--transport=grpc", "--profile=off",
         )  # fmt: skip
         log_path = self._log_path("worker")
         return Process(command, http, log_path, self._popen(command, log_path))
@@ -206,9 +206,3 @@ def generated(client: GenerationClient) -> tuple[int, ...]:
     params = pb.SamplingParams(temperature=0, max_new_tokens=8, ignore_eos=True)
     request = pb.GenerateRequest(text="What is a mesh?", sampling_params=params)
     return tuple(list(client.generate(request))[-1].complete.output_ids)
-
-
-def _free_port() -> int:
-    with bind_unused("127.0.0.1") as bound:
-        port: int = bound.getsockname()[1]
-        return port

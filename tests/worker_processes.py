@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from chunkmesh.address import HostPort
-from chunkmesh.ports import bind_unused
 from scheduler.serve import RunningScheduler, running
 from scheduler.settings import SchedulerSettings
+from tests.free_port import free_port
 
 _PROGRAM = Path(sys.executable).parent / "stage-worker"
 WAIT_S = 120.0
@@ -30,7 +30,7 @@ class WorkerProcess:
 
     def __init__(self, model: Path, layers: str, scheduler: HostPort, *more: str) -> None:
         """Start it."""
-        self.data, self.http = _free_port(), _free_port()
+        self.data, self.http = free_port(), free_port()
         self.data_address = f"127.0.0.1:{self.data}"
         self._output: str | None = None
         self.process = subprocess.Popen(
@@ -140,10 +140,3 @@ async def worker_processes(model: Path, **settings: Any) -> AsyncIterator[Worker
         with contextlib.ExitStack() as stack:
             stack.callback(workers.end)
             yield workers
-
-
-def _free_port() -> int:
-    """Return a port that is free now."""
-    with bind_unused("127.0.0.1") as bound:
-        port: int = bound.getsockname()[1]
-        return port

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -12,6 +11,7 @@ import pytest
 
 from chunkmesh.v1 import generation_pb2 as pb
 from tests.bytes_tokenizer import write_bytes_folder
+from tests.eventually import eventually
 from tests.mesh import Mesh, mesh
 from tests.scripted_stage import Script, ScriptedStage, scripted_stages
 
@@ -41,17 +41,10 @@ async def code_of(call: Call) -> grpc.StatusCode:
     return grpc.StatusCode.OK
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    """Wait until something is so."""
-    async with asyncio.timeout(10):
-        while not condition():
-            await asyncio.sleep(0.002)
-
-
 async def settled(running: Mesh) -> None:
     """Wait until nothing is left of any request, its call included."""
     await running.at_rest()
-    await until(lambda: not len(running.open_calls))
+    await eventually(lambda: not len(running.open_calls))
 
 
 def rows_of(stage: ScriptedStage) -> list[int]:
@@ -64,9 +57,9 @@ async def test_o13_the_deadline_ends_the_work(tmp_path: Path) -> None:
     stages = scripted_stages(2, Script(delay_s=0.05))
     async with mesh(folder(tmp_path, 2), stages, max_running_requests=1) as running:
         a = running.stub.Generate(request("A", 1000), timeout=0.6)
-        await until(lambda: "A" in running.control_loop.requests)
+        await eventually(lambda: "A" in running.control_loop.requests)
         b = running.stub.Generate(request("B", 1000, text="bb" * 100), timeout=0.2)
-        await until(lambda: "B" in running.control_loop.requests)
+        await eventually(lambda: "B" in running.control_loop.requests)
         c = running.stub.Generate(request("C", 2, text="c"), timeout=30)
         codes = await asyncio.gather(*map(code_of, (a, b, c)))
         await settled(running)
@@ -85,7 +78,7 @@ async def test_the_servers_own_limit_ends_the_work(tmp_path: Path, num_chunks_se
     async with mesh(model, stages, max_running_requests=1, request_timeout=0.5) as running:
         ids = pb.TokenIds(ids=[65] * 640)
         calls = [running.stub.Generate(request("long", 1, input_ids=ids), timeout=30)]
-        await until(lambda: len(stages[0].microbatches) > num_chunks_seen)
+        await eventually(lambda: len(stages[0].microbatches) > num_chunks_seen)
         calls.append(running.stub.Generate(request("behind", 1000), timeout=30))
         codes = await asyncio.gather(*map(code_of, calls))
         details = [await call.details() for call in calls]

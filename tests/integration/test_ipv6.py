@@ -11,26 +11,20 @@ from typing import Any
 import grpc
 import pytest
 
-from chunkmesh.ports import bind_unused
 from chunkmesh.v1 import generation_pb2 as pb
 from chunkmesh.v1 import generation_pb2_grpc as pb_grpc
+from tests.free_port import free_port
 from tests.integration.test_start_up import started
 from tests.valkey import Valkey
 
 HOST = "--host=::1"
 
 
-def _free_port() -> int:
-    with bind_unused("::1") as bound:
-        port: int = bound.getsockname()[1]
-        return port
-
-
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("transport", ["ucx", pytest.param("grpc", marks=pytest.mark.slow)])
 def test_a_mesh_on_ipv6(tiny: Path, valkey: Valkey, transport: str) -> None:
     """It forms, links its stages, finds its cache and answers."""
-    users, internal, cache, data, http = (_free_port() for _ in range(5))
+    users, internal, cache, data, http = (free_port("::1") for _ in range(5))
     ports = ("--port=0", "--http-port=0", f"--scheduler=[::1]:{internal}", "--profile=off")
     store = f"--redis-url={valkey.unix_url}"
     worker = ("stage-worker", f"--model-path={tiny}", HOST, *ports, store)

@@ -19,19 +19,12 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from chunkmesh.ports import bind_unused
 from tests.bytes_tokenizer import write_bytes_folder
+from tests.free_port import free_port
 from tests.tiny_models import make_tiny_llama
 
 BIN = Path(sys.executable).parent
 WAIT_S = 60
-
-
-def free_port() -> int:
-    """Return a port that is free now."""
-    with bind_unused("127.0.0.1") as bound:
-        port: int = bound.getsockname()[1]
-        return port
 
 
 @contextlib.contextmanager

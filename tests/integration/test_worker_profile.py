@@ -17,7 +17,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from chunkmesh.address import HostPort
 from chunkmesh.cli.readiness import STARTING, Readiness, SideDoor
-from chunkmesh.ports import bind_unused
+from tests.free_port import free_port
 
 _WAIT_S = 60.0
 _WAITING = "waiting: no scheduler answers at 127.0.0.1:"
@@ -48,13 +48,6 @@ class WorkerProcess:
         output, _ = self.process.communicate(timeout=_WAIT_S)
         assert 0 == self.process.returncode, output
         return [json.loads(line) for line in output.splitlines()]
-
-
-def free_port() -> int:
-    """Return a port that is free now."""
-    with bind_unused("127.0.0.1") as bound:
-        port: int = bound.getsockname()[1]
-        return port
 
 
 @contextmanager
