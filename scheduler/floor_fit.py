@@ -1,8 +1,8 @@
 """Fits times that grow with features and never fall below a floor. Pure.
 
 At the floor, where launching takes longer than computing, points say nothing about what grows.
-Decode rows alone launch other operations than chunks do, and may have a floor of their own. Points
-far off the rest (a first call that compiled something) lose their weight.
+Decode rows alone launch other operations than chunks do, and may have a fixed time of their own in
+place of both. Points far off the rest (a first call that compiled something) lose their weight.
 
 Shapes: N points, K features.
 """
@@ -29,7 +29,7 @@ _FLOOR_MARGIN = 1.1
 _FLOOR_GAIN = 0.9
 """A floor is believed if it brings the error down to this ratio."""
 _APART_GAIN = 0.97
-"""A floor of decode rows' own is believed if it brings the error down to this ratio."""
+"""A fixed time of decode rows' own is believed if it brings the error down to this ratio."""
 _MAX_FLOORS = 10
 _CAPPED_ERROR = 0.5
 
@@ -41,15 +41,15 @@ class FloorFit:
     terms_K: FloatArray
     error: float
     floor_ms: float = 0.0
-    rows_floor_ms: float | None = None
+    rows_fixed_ms: float | None = None
 
 
 def fit_floors(rows_NK: FloatArray, ms_N: FloatArray, is_rows_N: npt.NDArray[np.bool_]) -> FloorFit:
-    """Return the best fit; is_rows_N says which points are decode rows alone."""
+    """Return the best fit; feature 0 is the fixed one, is_rows_N: decode rows alone."""
     whole = _with_floor(rows_NK, ms_N)
     if not 0 < is_rows_N.sum() < len(ms_N):
         return whole
-    apart = _with_floors_apart(rows_NK, ms_N, is_rows_N)
+    apart = _with_rows_apart(rows_NK, ms_N, is_rows_N)
     return apart if apart.error < _APART_GAIN * whole.error else whole
 
 
@@ -65,20 +65,18 @@ def _with_floor(rows_NK: FloatArray, ms_N: FloatArray) -> FloorFit:
     return best if best.error < _FLOOR_GAIN * fits[0].error else fits[0]
 
 
-def _with_floors_apart(
+def _with_rows_apart(
     rows_NK: FloatArray, ms_N: FloatArray, is_rows_N: npt.NDArray[np.bool_]
 ) -> FloorFit:
-    """Return the fit with the floor of all that are no decode rows alone, and another for these."""
+    """Return the fit in which decode rows alone have a fixed time of their own, and no floor."""
     floor_ms = _with_floor(rows_NK[~is_rows_N], ms_N[~is_rows_N]).floor_ms
-    fits = [
-        dataclasses.replace(
-            _fit_above(rows_NK, ms_N, np.where(is_rows_N, rows_floor_ms, floor_ms)),
-            floor_ms=floor_ms,
-            rows_floor_ms=rows_floor_ms,
-        )
-        for rows_floor_ms in _floors_ms(ms_N[is_rows_N])
-    ]
-    return min(fits, key=lambda fit: fit.error)
+    apart_NK = np.column_stack([rows_NK, rows_NK[:, 0] * is_rows_N])
+    apart_NK[is_rows_N, 0] = 0.0
+    fit = _fit_above(apart_NK, ms_N, np.where(is_rows_N, 0.0, floor_ms))
+    *terms, rows_fixed_ms = fit.terms_K
+    return FloorFit(
+        np.array(terms), fit.error, floor_ms=floor_ms, rows_fixed_ms=float(rows_fixed_ms)
+    )
 
 
 def _floors_ms(ms_N: FloatArray) -> list[float]:

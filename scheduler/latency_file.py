@@ -44,8 +44,8 @@ class SavedStage(_Record):
     ms_per_row: Term = 0.0
     ms_per_row_token: Term = 0.0
     edge_ms: Term = 0.0
-    rows_floor_ms: Term | None = None
-    """Left out if it is floor_ms."""
+    rows_fixed_ms: Term | None = None
+    """Left out if decode rows alone have none of their own."""
     size_ratios: SizeRatios | None = None
     """Left out if sizes make no difference."""
 

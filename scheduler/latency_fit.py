@@ -93,15 +93,23 @@ def relative_errors(latency: StageLatency, points: Iterable[LatencyPoint]) -> Fl
 
 def fit_points(points: Sequence[LatencyPoint]) -> StageLatency:
     """Return the fit of some points, at least one, all times finite and > 0."""
-    rows_NK = np.array([unmixed(point.work) for point in points])
+    rows_NK = np.array([_unmixed(point.work) for point in points])
     ms_N = np.array([point.ms for point in points])
     fit = fit_floors(rows_NK, ms_N, np.array([not point.work.new_tokens for point in points]))
-    return dataclasses.replace(
-        mixed(fit.terms_K, floor_ms=fit.floor_ms), rows_floor_ms=fit.rows_floor_ms
-    )
+    own = () if fit.rows_fixed_ms is None else (fit.rows_fixed_ms,)
+    return mixed(np.array([*fit.terms_K, *own]), floor_ms=fit.floor_ms)
 
 
-def unmixed(work: Work, ratio: float = 1.0) -> FloatArray:
+def unmixed_for(latency: StageLatency, work: Work) -> FloatArray:
+    """Return what terms_of this latency are multiplied with."""
+    features_K = _unmixed(work, latency.ratio_at(work.new_tokens))
+    if latency.rows_fixed_ms is None:
+        return features_K
+    fixed, *others = features_K
+    return np.array([0.0, *others, fixed] if not work.new_tokens else [*features_K, 0.0])
+
+
+def _unmixed(work: Work, ratio: float = 1.0) -> FloatArray:
     """Return features whose terms are all independent and >= 0.
 
     A prefix token costs at most what a token does, so what a token costs more is one term and what
@@ -113,8 +121,8 @@ def unmixed(work: Work, ratio: float = 1.0) -> FloatArray:
 
 
 def mixed(terms_K: FloatArray, *, floor_ms: float) -> StageLatency:
-    """Return the latency of terms of unmixed features."""
-    fixed_ms, more, both, pair, row, row_token = terms_K.tolist()
+    """Return the latency of terms of unmixed features; one more is that of decode rows alone."""
+    fixed_ms, more, both, pair, row, row_token, *rows_fixed_ms = terms_K.tolist()
     return StageLatency(
         floor_ms=floor_ms,
         fixed_ms=fixed_ms,
@@ -123,13 +131,15 @@ def mixed(terms_K: FloatArray, *, floor_ms: float) -> StageLatency:
         ms_per_pair=pair,
         ms_per_row=row,
         ms_per_row_token=row_token,
+        rows_fixed_ms=rows_fixed_ms[0] if rows_fixed_ms else None,
     )
 
 
 def terms_of(latency: StageLatency) -> FloatArray:
     """Return the terms of unmixed features that mixed would make this latency of."""
     fixed_ms, both, tokens, *others = (getattr(latency, name) for name in TERMS)
-    return np.array([fixed_ms, tokens - both, both, *others])
+    own = () if latency.rows_fixed_ms is None else (latency.rows_fixed_ms,)
+    return np.array([fixed_ms, tokens - both, both, *others, *own])
 
 
 _Split = tuple[list[LatencyPoint], list[LatencyPoint]]

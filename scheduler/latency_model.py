@@ -106,9 +106,10 @@ class StageLatency:
     """For every token that a decode row looks at."""
     edge_ms: float = 0.0
     """Beside the layers, for each microbatch: embedding or head, sampling, the mesh's own time."""
-    rows_floor_ms: float | None = None
-    """What takes the place of floor_ms where there are decode rows alone; None if it is the same.
-    Other operations are launched for them than for chunks."""
+    rows_fixed_ms: float | None = None
+    """What takes the place of fixed_ms and the floor where there are decode rows alone, reading
+    the weights most of all; None if nothing does. Other operations are launched for them than for
+    chunks, and as a graph in one go."""
     size_ratios: SizeRatios | None = None
     """What sizes make of ms_per_token and ms_per_pair; None if nothing."""
 
@@ -125,13 +126,16 @@ class StageLatency:
 
     def microbatch_ms(self, work: Work) -> float:
         """Return the time of a microbatch that does this work."""
-        floor_ms = self.floor_ms if work.new_tokens else self.least_rows_ms
-        return self.edge_ms + max(floor_ms, self.fixed_ms + self.grows_ms(work))
+        if self.rows_fixed_ms is not None and not work.new_tokens:
+            return self.edge_ms + self.rows_fixed_ms + self.grows_ms(work)
+        return self.edge_ms + max(self.floor_ms, self.fixed_ms + self.grows_ms(work))
 
     @property
     def least_rows_ms(self) -> float:
-        """The floor of decode rows alone."""
-        return self.floor_ms if self.rows_floor_ms is None else self.rows_floor_ms
+        """What decode rows alone take however few they are, without the edge."""
+        if self.rows_fixed_ms is None:
+            return max(self.floor_ms, self.fixed_ms)
+        return self.rows_fixed_ms
 
     def grows_ms(self, work: Work) -> float:
         """Return what this work adds to a microbatch that is above the floor."""
@@ -191,8 +195,8 @@ class StageLatency:
     def of_layers(self, num_layers: int) -> Self:
         """Return the stage of num_layers layers like the one that this describes."""
         scaled = {name: getattr(self, name) * num_layers for name in ("floor_ms", *TERMS)}
-        if self.rows_floor_ms is not None:
-            scaled["rows_floor_ms"] = self.rows_floor_ms * num_layers
+        if self.rows_fixed_ms is not None:
+            scaled["rows_fixed_ms"] = self.rows_fixed_ms * num_layers
         return dataclasses.replace(self, **scaled)
 
     def with_overhead(self, overhead_ms: float) -> Self:
@@ -246,16 +250,19 @@ class PipelineLatency:
         return tuple(kept)
 
 
-def rows_floor_ms(shares: Sequence[tuple[StageLatency, float]]) -> float | None:
-    """Return the rows' floor of parts of stages together, by how much of each; None as there."""
-    if all(latency.rows_floor_ms is None for latency, _ in shares):
+def rows_fixed_ms(shares: Sequence[tuple[StageLatency, float]]) -> float | None:
+    """Return what parts of stages have together, by how much of each; None as there."""
+    if all(latency.rows_fixed_ms is None for latency, _ in shares):
         return None
     return sum(latency.least_rows_ms * share for latency, share in shares)
 
 
 def _covers(slow: StageLatency, fast: StageLatency) -> bool:
-    """Say whether no term of fast is above that of slow, and sizes mean the same to both."""
-    return slow.size_ratios == fast.size_ratios and all(
+    """Say whether no term of fast is above that of slow, and all terms mean the same to both."""
+    are_alike = slow.size_ratios == fast.size_ratios and (
+        (slow.rows_fixed_ms is None) == (fast.rows_fixed_ms is None)
+    )
+    return are_alike and all(
         getattr(slow, name) >= getattr(fast, name)
         for name in ("floor_ms", *TERMS, "edge_ms", "least_rows_ms")
     )

@@ -15,7 +15,7 @@ import math
 
 import numpy as np
 
-from scheduler.latency_fit import mixed, terms_of, unmixed
+from scheduler.latency_fit import mixed, terms_of, unmixed_for
 from scheduler.latency_model import FloatArray, StageLatency, Work
 from scheduler.non_negative import solve_non_negative
 
@@ -56,8 +56,6 @@ class LatencyRefit:
         """The last that was worth planning with."""
         self.num_outliers = 0
         self._floor_ms = first.floor_ms
-        self._rows_floor_ms = first.rows_floor_ms
-        """Of decode rows alone; None if they have the same."""
         self._works = _range_of(max_chunk_tokens, max_prefix_tokens, max_rows)
         rows_NK = np.array([self._row(work) for work in self._works])
         grown_N = np.array([_grown_ms(first, work) for work in self._works])
@@ -91,7 +89,7 @@ class LatencyRefit:
             return
         self._num_new += 1
         if is_at_floor:
-            self._move_floor(work, _FLOOR_STEP * (above_ms - floor_ms))
+            self._floor_ms += _FLOOR_STEP * (above_ms - floor_ms)
             self._add(work, grown_ms, above_ms)
         else:
             self._add(work, above_ms, grown_ms or above_ms)
@@ -122,32 +120,22 @@ class LatencyRefit:
         fitted = dataclasses.replace(
             mixed(terms_K, floor_ms=self._floor_ms),
             edge_ms=self.latency.edge_ms,
-            rows_floor_ms=self._rows_floor_ms,
             size_ratios=self.latency.size_ratios,
         )
         if not self._error(fitted) < _MIN_GAIN * self._error(self.latency):
-            fitted = dataclasses.replace(
-                self.latency, floor_ms=self._floor_ms, rows_floor_ms=self._rows_floor_ms
-            )
+            fitted = dataclasses.replace(self.latency, floor_ms=self._floor_ms)
         if not self._differs(fitted):
             return None
         self.latency = fitted
         return fitted
 
     def _floor_of(self, work: Work) -> float:
-        if work.new_tokens or self._rows_floor_ms is None:
-            return self._floor_ms
-        return self._rows_floor_ms
-
-    def _move_floor(self, work: Work, by_ms: float) -> None:
-        if work.new_tokens or self._rows_floor_ms is None:
-            self._floor_ms += by_ms
-        else:
-            self._rows_floor_ms += by_ms
+        is_apart = self.latency.rows_fixed_ms is not None and not work.new_tokens
+        return 0.0 if is_apart else self._floor_ms
 
     def _row(self, work: Work) -> FloatArray:
         """Return what the terms are multiplied with; ratios of sizes are those of the first fit."""
-        return unmixed(work, self.latency.ratio_at(work.new_tokens))
+        return unmixed_for(self.latency, work)
 
     def _is_outlier(self, work: Work, above_ms: float) -> bool:
         """Compare with the prediction; errors that stay widen what is taken as an error."""
@@ -200,4 +188,4 @@ def _range_of(max_chunk_tokens: int, max_prefix_tokens: int, max_rows: int) -> t
 
 def _grown_ms(latency: StageLatency, work: Work) -> float:
     """Return the time without edge and floor."""
-    return float(terms_of(latency) @ unmixed(work, latency.ratio_at(work.new_tokens)))
+    return float(terms_of(latency) @ unmixed_for(latency, work))

@@ -17,7 +17,7 @@ from chunkmesh.errors import ConfigError
 from chunkmesh.layers import LayerRange
 from scheduler.latency_file import LatencyFile
 from scheduler.latency_fit import LatencyPoint, fit_latency, relative_errors
-from scheduler.latency_model import TERMS, PipelineLatency, StageLatency, rows_floor_ms
+from scheduler.latency_model import TERMS, PipelineLatency, StageLatency, rows_fixed_ms
 from scheduler.size_ratios import SizeRatios
 
 Source = Literal["profile", "file"]
@@ -93,7 +93,7 @@ def latency_of(file: LatencyFile, layers: LayerRange) -> StageLatency:
     return StageLatency(
         **terms,
         edge_ms=max(latency.edge_ms for latency, _ in shares),
-        rows_floor_ms=rows_floor_ms(shares),
+        rows_fixed_ms=rows_fixed_ms(shares),
         size_ratios=SizeRatios.mean([(latency.size_ratios, share) for latency, share in shares]),
     )
 

@@ -1091,7 +1091,7 @@ class LatencyTerms(_message.Message):
     MS_PER_ROW_TOKEN_FIELD_NUMBER: _builtins.int
     EDGE_MS_FIELD_NUMBER: _builtins.int
     SIZE_RATIOS_FIELD_NUMBER: _builtins.int
-    ROWS_FLOOR_MS_FIELD_NUMBER: _builtins.int
+    ROWS_FIXED_MS_FIELD_NUMBER: _builtins.int
     floor_ms: _builtins.float
     """No microbatch takes less."""
     fixed_ms: _builtins.float
@@ -1108,8 +1108,10 @@ class LatencyTerms(_message.Message):
     """For every token that a decode row looks at."""
     edge_ms: _builtins.float
     """Of each microbatch, beside the layers."""
-    rows_floor_ms: _builtins.float
-    """What no microbatch of decode rows alone takes less than; absent if that is floor_ms."""
+    rows_fixed_ms: _builtins.float
+    """What takes the place of fixed_ms and floor_ms in microbatches of decode rows alone; absent if
+    nothing does.
+    """
     @_builtins.property
     def size_ratios(self) -> Global___SizeRatios:
         """What ms_per_token and ms_per_pair are multiplied with; absent if sizes make no difference."""
@@ -1126,15 +1128,15 @@ class LatencyTerms(_message.Message):
         ms_per_row_token: _builtins.float = ...,
         edge_ms: _builtins.float = ...,
         size_ratios: Global___SizeRatios | None = ...,
-        rows_floor_ms: _builtins.float | None = ...,
+        rows_fixed_ms: _builtins.float | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_rows_floor_ms", b"_rows_floor_ms", "rows_floor_ms", b"rows_floor_ms", "size_ratios", b"size_ratios"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_rows_fixed_ms", b"_rows_fixed_ms", "rows_fixed_ms", b"rows_fixed_ms", "size_ratios", b"size_ratios"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_rows_floor_ms", b"_rows_floor_ms", "edge_ms", b"edge_ms", "fixed_ms", b"fixed_ms", "floor_ms", b"floor_ms", "ms_per_pair", b"ms_per_pair", "ms_per_prefix_token", b"ms_per_prefix_token", "ms_per_row", b"ms_per_row", "ms_per_row_token", b"ms_per_row_token", "ms_per_token", b"ms_per_token", "rows_floor_ms", b"rows_floor_ms", "size_ratios", b"size_ratios"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_rows_fixed_ms", b"_rows_fixed_ms", "edge_ms", b"edge_ms", "fixed_ms", b"fixed_ms", "floor_ms", b"floor_ms", "ms_per_pair", b"ms_per_pair", "ms_per_prefix_token", b"ms_per_prefix_token", "ms_per_row", b"ms_per_row", "ms_per_row_token", b"ms_per_row_token", "ms_per_token", b"ms_per_token", "rows_fixed_ms", b"rows_fixed_ms", "size_ratios", b"size_ratios"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType__rows_floor_ms: _TypeAlias = _typing.Literal["rows_floor_ms"]  # noqa: Y015
-    _WhichOneofArgType__rows_floor_ms: _TypeAlias = _typing.Literal["_rows_floor_ms", b"_rows_floor_ms"]  # noqa: Y015
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__rows_floor_ms) -> _WhichOneofReturnType__rows_floor_ms | None: ...
+    _WhichOneofReturnType__rows_fixed_ms: _TypeAlias = _typing.Literal["rows_fixed_ms"]  # noqa: Y015
+    _WhichOneofArgType__rows_fixed_ms: _TypeAlias = _typing.Literal["_rows_fixed_ms", b"_rows_fixed_ms"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__rows_fixed_ms) -> _WhichOneofReturnType__rows_fixed_ms | None: ...
 
 Global___LatencyTerms: _TypeAlias = LatencyTerms  # noqa: Y015
 

@@ -13,7 +13,7 @@ from typing import Self
 
 from chunkmesh.layers import LayerRange
 from scheduler.latency_file import LatencyFile
-from scheduler.latency_model import TERMS, PipelineLatency, StageLatency, rows_floor_ms
+from scheduler.latency_model import TERMS, PipelineLatency, StageLatency, rows_fixed_ms
 from scheduler.size_ratios import SizeRatios
 
 _SUMMED = ("floor_ms", *TERMS)
@@ -95,7 +95,7 @@ class ModelLatency:
         return StageLatency(
             **terms,
             edge_ms=self.edges.at(is_first=is_first, is_last=is_last),
-            rows_floor_ms=rows_floor_ms([(layer, 1.0) for layer in held]),
+            rows_fixed_ms=rows_fixed_ms([(layer, 1.0) for layer in held]),
             size_ratios=SizeRatios.mean([(layer.size_ratios, 1.0) for layer in held]),
         )
 
@@ -113,7 +113,7 @@ def _share(stage: StageLatency, num_layers: int) -> StageLatency:
     terms = {name: getattr(stage, name) / num_layers for name in _SUMMED}
     return StageLatency(
         **terms,
-        rows_floor_ms=rows_floor_ms([(stage, 1 / num_layers)]),
+        rows_fixed_ms=rows_fixed_ms([(stage, 1 / num_layers)]),
         size_ratios=stage.size_ratios,
     )
 

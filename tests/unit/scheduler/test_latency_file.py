@@ -107,12 +107,12 @@ def test_wrong_fields(change: tuple[str, str], message: str) -> None:
     assert message in str(caught.value)
 
 
-def test_a_floor_of_rows_is_kept() -> None:
-    """It is left out where rows have the floor of all."""
-    latency = dataclasses.replace(_LATENCY, rows_floor_ms=2.5)
+def test_a_fixed_time_of_rows_is_kept() -> None:
+    """It is left out where rows have none of their own."""
+    latency = dataclasses.replace(_LATENCY, rows_fixed_ms=2.5)
     stage = SavedStage.of(LayerRange(first=0, last=4), latency)
     assert latency == SavedStage.model_validate_json(stage.model_dump_json()).latency
-    assert "rows_floor_ms" not in _FILE.to_json()
+    assert "rows_fixed_ms" not in _FILE.to_json()
 
 
 @pytest.mark.parametrize(

@@ -18,13 +18,13 @@ PLAIN = StageLatency(fixed_ms=1.0, ms_per_token=0.5, ms_per_pair=1e-6, edge_ms=0
     "latency",
     [
         PLAIN,
-        dataclasses.replace(PLAIN, floor_ms=6.0, rows_floor_ms=0.0),
+        dataclasses.replace(PLAIN, floor_ms=6.0, rows_fixed_ms=0.0),
         dataclasses.replace(
-            PLAIN, size_ratios=SizeRatios(tokens=(64, 128), ratios=(1.05, 0.95)), rows_floor_ms=2.0
+            PLAIN, size_ratios=SizeRatios(tokens=(64, 128), ratios=(1.05, 0.95)), rows_fixed_ms=2.0
         ),
     ],
-    ids=["terms", "a floor of no time for rows", "sizes"],
+    ids=["terms", "no fixed time of rows", "sizes"],
 )
 def test_nothing_is_lost_on_the_way(latency: StageLatency) -> None:
-    """A floor that is zero differs from one that is not known."""
+    """A fixed time of zero differs from none."""
     assert latency == told_latency(pb.LatencyTerms(**dataclasses.asdict(latency)))
