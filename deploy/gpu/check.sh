@@ -7,7 +7,8 @@
 # layer, expert-kernels, shapes (layers of models with experts), decode (time between tokens), warm-up,
 # links, tilings, transformers (one stage against them), scaling (SCALING="--stages 1 2 ..." changes
 # what tests.bench.gpu_scaling measures), scaling-fp8 (the same in FP8, on two stages), qwen3-moe and
-# deepseek (the same for them in FP8), million (a prompt of 1048576 tokens on two stages).
+# deepseek (the same for them in FP8), million (a prompt of 1048576 tokens on two stages),
+# cached-prefix (a prompt that comes again; CACHED="--tiers redis-1" measures less).
 # No part gets more than what is left of LIMIT_S, if that is set: seconds for all parts together.
 # Logs and JSON go to results.tgz in $OUT (or ./gpu-results) after each part; what is measured with a
 # whole mesh is printed as it comes; a table of results comes last.
@@ -82,6 +83,10 @@ for name in "$@"; do
         --rounds 1 ;;
     million)
       bench_mesh million 480 --stages 2 --plans optimal --fixed 2048 --rounds 1 --also 1048576 ;;
+    cached-prefix)
+      read -ra more <<< "${CACHED:---tiers host redis-1 redis-4}"
+      live=1 part cached-prefix 260 python3 -m tests.bench.gpu_cached_prefix --limit-s 220 \
+        --log-dir "$out/cached-prefix-logs" --json "$out/cached-prefix.json" "${more[@]}" ;;
     kernels)
       part kernels 300 python3 -m tests.bench.gpu_kernels --json "$out/kernels.json"
       show kernels ;;
