@@ -8,7 +8,8 @@
 # links, tilings, transformers (one stage against them), scaling (SCALING="--stages 1 2 ..." changes
 # what tests.bench.gpu_scaling measures), scaling-fp8 (the same in FP8, on two stages), qwen3-moe and
 # deepseek (the same for them in FP8), million (a prompt of 1048576 tokens on two stages),
-# cached-prefix (a prompt that comes again; CACHED="--tiers redis-1" measures less).
+# cached-prefix (a prompt that comes again; CACHED="--tiers redis-1" measures less), time-shares
+# (what a stage's time goes to, by a trace).
 # No part gets more than what is left of LIMIT_S, if that is set: seconds for all parts together.
 # Logs and JSON go to results.tgz in $OUT (or ./gpu-results) after each part; what is measured with a
 # whole mesh is printed as it comes; a table of results comes last.
@@ -117,6 +118,9 @@ for name in "$@"; do
       [ "$num_gpus" -ge 2 ] && stages=(1 2)
       read -ra more <<< "${SCALING:---plans optimal fixed --fixed 8192 --rounds 1 --also 32768}"
       bench_mesh "$name" 400 --shape "$shape" --quantization fp8 --stages "${stages[@]}" "${more[@]}" ;;
+    time-shares)
+      live=1 part time-shares 150 python3 -m tests.bench.gpu_time_shares --limit-s 130 \
+        --json "$out/time-shares.json" ;;
     tilings)
       part tilings 200 python3 -m tests.bench.gpu_kernels --tilings --json "$out/tilings.json" decode
       show tilings | sort -k1,7 | head -n 150 ;;

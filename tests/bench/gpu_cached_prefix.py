@@ -176,7 +176,7 @@ class Measured:
     @property
     def _num_warm_tokens(self) -> int:
         """Two chunks: one behind nothing, one behind a prefix."""
-        return min(2 * self._arguments.chunk, self._sizes.tokens)
+        return min(2 * int(self._arguments.chunk), self._sizes.tokens)
 
     @property
     def _kv_tokens(self) -> int:
