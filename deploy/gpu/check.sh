@@ -102,8 +102,8 @@ for name in "$@"; do
       part decode 180 python3 -m tests.bench.gpu_decode --json "$out/decode.json"
       show decode ;;
     warm-up)
-      part warm-up 300 python3 -m tests.bench.gpu_warm_up --json "$out/warm-up.json"
-      show warm-up ;;
+      live=1 part warm-up 240 python3 -m tests.bench.gpu_warm_up --limit-s 220 \
+        --json "$out/warm-up.json" ;;
     expert-kernels)
       part expert-kernels 150 python3 -m tests.bench.gpu_expert_kernels \
         --json "$out/expert-kernels.json"
