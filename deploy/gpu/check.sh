@@ -86,7 +86,7 @@ for name in "$@"; do
       bench_mesh million 480 --stages 2 --plans optimal --fixed 2048 --rounds 1 --also 1048576 ;;
     cached-prefix)
       read -ra more <<< "${CACHED:---tiers host redis-1 redis-4}"
-      live=1 part cached-prefix 260 python3 -m tests.bench.gpu_cached_prefix --limit-s 220 \
+      live=1 part cached-prefix 300 python3 -m tests.bench.gpu_cached_prefix --limit-s 270 \
         --log-dir "$out/cached-prefix-logs" --json "$out/cached-prefix.json" "${more[@]}" ;;
     kernels)
       part kernels 300 python3 -m tests.bench.gpu_kernels --json "$out/kernels.json"

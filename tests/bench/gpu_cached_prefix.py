@@ -253,7 +253,7 @@ def main() -> None:
     parser.add_argument("--redis-rounds", type=int, default=1)
     parser.add_argument("--unix", action="store_true", help="Redis by unix sockets, not TCP")
     parser.add_argument("--device", choices=["auto", "cpu", "cuda"], default="cuda")
-    parser.add_argument("--limit-s", type=float, default=220.0)
+    parser.add_argument("--limit-s", type=float, default=270.0)
     parser.add_argument("--log-dir", type=Path)
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()

@@ -30,7 +30,7 @@ from scheduler.chunk_dynamic import DynamicChunks
 from scheduler.latency_model import PipelineLatency
 from scheduler.latency_terms import told_latency
 from tests.bench import machine
-from tests.bench.scaling_predictions import cut, link_latency_s, predicted, told_model
+from tests.bench.scaling_predictions import Cuts, cut, link_latency_s, predicted, told_model
 from tests.bench.scaling_prompts import Bench, Plan
 from tests.bench.scaling_results import Clock, Results
 from tests.bench.shape_folder import SHAPES, write_shape
@@ -128,13 +128,18 @@ def _predict(
     link_s = link_latency_s(info.workers)
     one_s: dict[str, float] = {}
     wanted = sorted({1, *arguments.stages, *arguments.predicted_stages})
-    kinds = (("fixed", min(arguments.fixed), False), ("optimal", max(arguments.fixed), True))
-    for num_stages, (kind, chunk_tokens, plans) in itertools.product(wanted, kinds):
+    kinds = {
+        "fixed": Cuts(chunk_tokens=min(arguments.fixed), is_planned=False),
+        "optimal": Cuts(
+            chunk_tokens=max(arguments.fixed),
+            is_planned=True,
+            alignment_tokens=max(1, info.chunk_alignment_tokens),
+        ),
+    }
+    for num_stages, (kind, cuts) in itertools.product(wanted, kinds.items()):
         if num_stages > model.num_layers or not clock.allows(PREDICTION_S):
             continue
-        found = predicted(
-            cut(model, num_stages), arguments.prompt, chunk_tokens, link_s, plans=plans
-        )
+        found = predicted(cut(model, num_stages), arguments.prompt, cuts, link_s)
         one_s.setdefault(kind, found.ttft_s)
         results.add(
             what="predicted",

@@ -23,6 +23,18 @@ from tests.model_times import CONFIG, ModelTimes, arrival
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Cuts:
+    """How the prompt is cut."""
+
+    chunk_tokens: int
+    """Of fixed chunks, and the most of others."""
+    is_planned: bool
+    """As optimal; else fixed."""
+    alignment_tokens: int = 1
+    """What planned chunks are multiples of."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Predicted:
     """One prompt that is alone."""
 
@@ -49,16 +61,17 @@ def link_latency_s(workers: Sequence[pb.WorkerInfo]) -> float:
     return max(trips_us, default=0) / 2e6
 
 
-def predicted(
-    latency: PipelineLatency, prompt_tokens: int, chunk_tokens: int, link_s: float, *, plans: bool
-) -> Predicted:
-    """Run a prompt in fixed chunks, or in those that are planned, of at most chunk_tokens."""
-    config = dataclasses.replace(CONFIG, chunked_prefill_tokens=chunk_tokens, max_chunk_ms=None)
+def predicted(latency: PipelineLatency, prompt_tokens: int, cuts: Cuts, link_s: float) -> Predicted:
+    """Run a prompt that is alone; link_s is how long an activation travels."""
+    config = dataclasses.replace(
+        CONFIG, chunked_prefill_tokens=cuts.chunk_tokens, max_chunk_ms=None
+    )
     route = RouteFormed(
         epoch=1,
         num_stages=latency.num_stages,
         num_pages=prompt_tokens // CONFIG.page_tokens + 16,
-        latency=latency if plans else None,
+        latency=latency if cuts.is_planned else None,
+        chunk_alignment_tokens=cuts.alignment_tokens,
         link=LinkTime(latency_ms=1000 * link_s),
     )
     simulator = Simulator(Engine(config), route, ModelTimes(latency), link_latency_s=link_s)
