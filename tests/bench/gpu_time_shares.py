@@ -2,9 +2,9 @@
 
 A whole model as one stage, as a worker serves it: chunks through a paged pool, launched two ahead,
 another thread waiting for them. First a whole prompt is timed. Then a few chunks behind each of
-some prefixes run under torch's profiler, and what kernels took is summed over all chunks on lines
-between these. Set beside it is the time that the same operations would take at ceilings that were
-measured by themselves. What waits for other stages is not in here: there is one.
+some prefixes run under torch's profiler, which slows launches, and what kernels took is summed over
+all chunks on lines between these. Set beside it is the time that the same operations would take at
+ceilings that were measured by themselves. What waits for other stages is not in here: there is one.
 
 The same trace tells whether the thread that launches ever waits for the GPU inside a launch, and
 how much of its work is done while the GPU computes.
@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import gc
 import json
+import statistics
 import sys
 import tempfile
 import time
@@ -72,10 +73,13 @@ class ServedStage:
         self._crashes: list[BaseException] = []
         self._acks: list[pb.Ack] = []
         self._seq_no = 0
+        self.launches_ms: list[float] = []
+        """How long each launch of the last run kept the host busy."""
 
     def run(self, starts: Sequence[int]) -> list[pb.Ack]:
         """Compute chunks that lie behind one another; return what is told of them."""
         self._acks = []
+        self.launches_ms.clear()
         completions = Completions(self._acks.append, self._crashes.append)
         completions.start()
         for start in starts:
@@ -84,6 +88,7 @@ class ServedStage:
             asked_s = time.monotonic()
             with record_function(LAUNCH):
                 launched = self._stage.launch(microbatch, None, None)
+            self.launches_ms.append(1000 * (time.monotonic() - asked_s))
             completions.add(
                 Begun(
                     epoch=0,
@@ -131,7 +136,9 @@ class ServedStage:
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "trace.json"
             profiler.export_chrome_trace(str(path))
-            events: list[dict[str, Any]] = json.loads(path.read_text())["traceEvents"]
+            events: list[dict[str, Any]] = json.loads(
+                path.read_text(errors="replace"), strict=False
+            )["traceEvents"]
         return events
 
 
@@ -208,6 +215,7 @@ class Measured:
             tokens=self._arguments.prompt,
             wall_s=wall_s,
             gpu_busy=sum(ack.compute_us for ack in acks) / 1e6 / wall_s,
+            host_ms_a_chunk=statistics.median(stage.launches_ms),
         )
         points = self._points(stage, quantization)
         if len(points) > 1:
