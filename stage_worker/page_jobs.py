@@ -22,6 +22,8 @@ from stage_worker.orders import StorePage
 from stage_worker.page_store import PageReader
 from stage_worker.staging import StagedLoad
 
+LEAST_STAGING_BYTES = 1 << 30
+LEAST_STORE_BYTES = 256 << 20
 _GROUP_BYTES = 16 << 20
 """About what is read or written between two looks at whether it is still wanted."""
 _FIRST_GROUP_BYTES = 1 << 20
@@ -65,12 +67,25 @@ class StoreResult:
 class PageIOLimits:
     """Bounds on memory."""
 
-    staging_bytes: int = 1 << 30
+    staging_bytes: int = LEAST_STAGING_BYTES
     """Of loads that were neither taken nor cancelled."""
-    store_bytes: int = 256 << 20
+    store_bytes: int = LEAST_STORE_BYTES
     """Of pages that stores under way hold."""
     host: HostPages = dataclasses.field(default_factory=lambda: HostPages(0))
     """Memory for host pages."""
+
+    @classmethod
+    def of_pool(cls, kv_bytes: int, host: HostPages, free_bytes: int | None) -> PageIOLimits:
+        """Give each way room for the longest prompt of a pool, at most a quarter of what is free.
+
+        free_bytes is what the machine has left, None if that is not known.
+        """
+        room_bytes = min(kv_bytes, (free_bytes or 0) // 4)
+        return cls(
+            staging_bytes=max(LEAST_STAGING_BYTES, room_bytes),
+            store_bytes=max(LEAST_STORE_BYTES, room_bytes),
+            host=host,
+        )
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -35,6 +35,7 @@ from chunkmesh.v1 import stage_pb2 as pb
 from chunkmesh.v1 import stage_pb2_grpc
 from stage_worker import codec
 from stage_worker.compute import Compute, Listener, UseStage
+from stage_worker.free_memory import free_host_bytes
 from stage_worker.highest_term import HighestTerm
 from stage_worker.host_pages import HostPages
 from stage_worker.identity import Identity
@@ -98,7 +99,11 @@ class Worker:
             layers,
             report=self._page_io_ended,
             crashed=self._thread_crashed,
-            limits=PageIOLimits(host=capacity.host),
+            limits=PageIOLimits.of_pool(
+                capacity.kv_tokens * stage.description.kv_bytes_per_token,
+                capacity.host,
+                free_host_bytes(),
+            ),
         )
         self._identity = Identity(
             incarnation=secrets.token_hex(8),

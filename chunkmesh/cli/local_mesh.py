@@ -165,15 +165,15 @@ def _started(part: _Part | None) -> _Part:
 
 
 def _check_redis_url(url: str) -> None:
-    """Refuse what is no address of a Redis; whether one answers there may change later.
+    """Refuse what is no address of a Redis, or of several; whether they answer may change later.
 
     Raises:
-        ConfigError: the URL is none.
+        ConfigError: a URL is none.
     """
     # The client takes long to import, and few give a Redis of their own.
     from chunkmesh.kv_store import KvStore  # noqa: PLC0415
 
-    KvStore(url).close()
+    KvStore(*url.split(",")).close()
 
 
 def _make_run_dir(options: MeshOptions) -> Path:

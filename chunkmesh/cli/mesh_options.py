@@ -32,7 +32,7 @@ class MeshOptions:
     chunked_prefill_tokens: int | None = None
     """None leaves it to the scheduler."""
     redis_url: str | None = None
-    """None starts a server of our own."""
+    """None starts a server of our own; several, with commas between, share the pages."""
     cache: bool = True
     """Without it neither a Redis server nor hicache-server runs."""
     redis_max_bytes: int = 1 << 30

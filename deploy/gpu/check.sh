@@ -7,7 +7,9 @@
 # layer, expert-kernels, shapes (layers of models with experts), decode (time between tokens), warm-up,
 # links, tilings, transformers (one stage against them), scaling (SCALING="--stages 1 2 ..." changes
 # what tests.bench.gpu_scaling measures), scaling-fp8 (the same in FP8, on two stages), qwen3-moe and
-# deepseek (the same for them in FP8), million (a prompt of 1048576 tokens on two stages).
+# deepseek (the same for them in FP8), million (a prompt of 1048576 tokens on two stages),
+# cached-prefix (a prompt that comes again; CACHED="--tiers redis-1" measures less), time-shares
+# (what a stage's time goes to, by a trace).
 # No part gets more than what is left of LIMIT_S, if that is set: seconds for all parts together.
 # Logs and JSON go to results.tgz in $OUT (or ./gpu-results) after each part; what is measured with a
 # whole mesh is printed as it comes; a table of results comes last.
@@ -82,6 +84,10 @@ for name in "$@"; do
         --rounds 1 ;;
     million)
       bench_mesh million 480 --stages 2 --plans optimal --fixed 2048 --rounds 1 --also 1048576 ;;
+    cached-prefix)
+      read -ra more <<< "${CACHED:---tiers host redis-1 redis-4}"
+      live=1 part cached-prefix 300 python3 -m tests.bench.gpu_cached_prefix --limit-s 270 \
+        --log-dir "$out/cached-prefix-logs" --json "$out/cached-prefix.json" "${more[@]}" ;;
     kernels)
       part kernels 300 python3 -m tests.bench.gpu_kernels --json "$out/kernels.json"
       show kernels ;;
@@ -96,8 +102,8 @@ for name in "$@"; do
       part decode 180 python3 -m tests.bench.gpu_decode --json "$out/decode.json"
       show decode ;;
     warm-up)
-      part warm-up 300 python3 -m tests.bench.gpu_warm_up --json "$out/warm-up.json"
-      show warm-up ;;
+      live=1 part warm-up 240 python3 -m tests.bench.gpu_warm_up --limit-s 220 \
+        --json "$out/warm-up.json" ;;
     expert-kernels)
       part expert-kernels 150 python3 -m tests.bench.gpu_expert_kernels \
         --json "$out/expert-kernels.json"
@@ -112,6 +118,9 @@ for name in "$@"; do
       [ "$num_gpus" -ge 2 ] && stages=(1 2)
       read -ra more <<< "${SCALING:---plans optimal fixed --fixed 8192 --rounds 1 --also 32768}"
       bench_mesh "$name" 400 --shape "$shape" --quantization fp8 --stages "${stages[@]}" "${more[@]}" ;;
+    time-shares)
+      live=1 part time-shares 150 python3 -m tests.bench.gpu_time_shares --limit-s 130 \
+        --json "$out/time-shares.json" ;;
     tilings)
       part tilings 200 python3 -m tests.bench.gpu_kernels --tilings --json "$out/tilings.json" decode
       show tilings | sort -k1,7 | head -n 150 ;;

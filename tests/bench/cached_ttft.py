@@ -9,18 +9,13 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import time
-from collections.abc import Callable
 from pathlib import Path
 
-import grpc
+import numpy as np
 
-from chunkmesh.address import HostPort
-from chunkmesh.cli.generation_client import GenerationClient
 from chunkmesh.cli.local_mesh import LocalMesh
 from chunkmesh.cli.mesh_options import MeshOptions
-from chunkmesh.v1 import generation_pb2 as pb
-from chunkmesh.v1 import generation_pb2_grpc, hicache_pb2, hicache_pb2_grpc
+from tests.bench.cached_prompts import Tier, ask, forget_all, wait_stored
 from tests.bench.measure import Sample, cell, pair_ratios, table
 from tests.bench.mesh_client import new_prompt
 
@@ -36,8 +31,7 @@ class _Tier:
     """Where the second time finds the prompt."""
 
     name: str
-    counter: str
-    """Field of GetServerInfo.cache that counts what came from it."""
+    counted: Tier
     aim: str
     """Of cached / cold."""
     scheduler_flags: tuple[str, ...] = ()
@@ -45,17 +39,17 @@ class _Tier:
 
 
 _TIERS = (
-    _Tier(name="device pages", counter="device_hit_tokens", aim="<= 0.15"),
+    _Tier(name="device pages", counted="device", aim="<= 0.15"),
     _Tier(
         name="host pages",
-        counter="host_hit_tokens",
+        counted="host",
         aim="below Redis",
         scheduler_flags=_NOT_ON_DEVICES,
         worker_flags=("--hicache-size=1",),
     ),
     _Tier(
         name="Redis",
-        counter="redis_hit_tokens",
+        counted="redis",
         aim="<= 0.35",
         scheduler_flags=_NOT_ON_DEVICES,
     ),
@@ -103,50 +97,13 @@ def _mesh(model_path: Path, tier: _Tier) -> LocalMesh:
 
 def _twice(mesh: LocalMesh, tier: _Tier) -> tuple[float, float]:
     """Run a new prompt, and again once all of it is stored; return both times."""
-    prompt = new_prompt(NUM_TOKENS)
-    with grpc.insecure_channel(mesh.scheduler_address) as channel:  # room for the new pages
-        generation_pb2_grpc.GenerationStub(channel).FlushCache(pb.FlushCacheRequest())
-    first_s = _ttft_s(mesh, prompt, cached_tokens=0)
-    _until(lambda: _num_stored(mesh) == NUM_TOKENS // PAGE_TOKENS)
-    before = _num_hit_tokens(mesh, tier)
-    second_s = _ttft_s(mesh, prompt, cached_tokens=_HIT_TOKENS)
-    assert _num_hit_tokens(mesh, tier) - before == _HIT_TOKENS, f"not from {tier.name}"
-    return first_s, second_s
-
-
-def _ttft_s(mesh: LocalMesh, prompt: list[int], *, cached_tokens: int) -> float:
-    """Return the time to the first token of a prompt of which so much must be cached."""
-    request = pb.GenerateRequest(
-        input_ids=pb.TokenIds(ids=prompt),
-        sampling_params=pb.SamplingParams(temperature=0, max_new_tokens=1, ignore_eos=True),
-    )
-    with GenerationClient(HostPort.parse(mesh.scheduler_address)) as client:
-        *_, last = client.generate(request)
-    assert last.complete.cached_tokens == cached_tokens, last.complete.cached_tokens
-    return last.complete.ttft_ms / 1000
-
-
-def _num_hit_tokens(mesh: LocalMesh, tier: _Tier) -> int:
-    """Return how many tokens were found in a tier so far."""
-    with grpc.insecure_channel(mesh.scheduler_address) as channel:
-        stub = generation_pb2_grpc.GenerationStub(channel)
-        cache = stub.GetServerInfo(pb.GetServerInfoRequest()).cache
-    num_tokens: int = getattr(cache, tier.counter)
-    return num_tokens
-
-
-def _num_stored(mesh: LocalMesh) -> int:
-    """Return how many pages HiCache has."""
-    hicache = mesh.endpoints.hicache
-    assert hicache is not None
-    with grpc.insecure_channel(str(hicache.grpc)) as channel:
-        stats = hicache_pb2_grpc.HiCacheStub(channel).GetStats(hicache_pb2.GetStatsRequest())
-    return stats.num_pages
-
-
-def _until(check: Callable[[], bool]) -> None:
-    """Wait until something holds."""
-    deadline_s = time.monotonic() + _STORE_S
-    while not check():
-        assert time.monotonic() < deadline_s, "it never came"
-        time.sleep(0.05)
+    prompt = np.array(new_prompt(NUM_TOKENS), dtype=np.uint32).tobytes()
+    forget_all(mesh)
+    first = ask(mesh, prompt)
+    assert first.cached_tokens == 0, "a bench prompt was cached"
+    num_pages = NUM_TOKENS // PAGE_TOKENS
+    assert wait_stored(mesh, num_pages, patience_s=_STORE_S) == num_pages
+    second = ask(mesh, prompt)
+    assert second.cached_tokens == _HIT_TOKENS, second.cached_tokens
+    assert second.all_from(tier.counted), f"not from {tier.name}: {second.hits}"
+    return first.ttft_s, second.ttft_s

@@ -2,7 +2,8 @@
 
 Time to the first token of one prompt, by plan of its chunks, and the throughput of many in a row.
 One mesh a number of stages serves all plans: clients may cut their own prompts. What was measured
-is printed and written at once; nothing is begun behind the time limit.
+is printed and written at once; nothing is begun behind the time limit. Last comes what the
+simulator says of more stages, by the latency of those that were measured.
 Run: python -m tests.bench.gpu_scaling --stages 1 2 [--shape qwen3-30b-a3b] [--quantization fp8]
 [--in-row 16] [--json FILE]
 """
@@ -10,6 +11,8 @@ Run: python -m tests.bench.gpu_scaling --stages 1 2 [--shape qwen3-30b-a3b] [--q
 from __future__ import annotations
 
 import argparse
+import itertools
+import json
 import statistics
 import sys
 import tempfile
@@ -27,15 +30,19 @@ from scheduler.chunk_dynamic import DynamicChunks
 from scheduler.latency_model import PipelineLatency
 from scheduler.latency_terms import told_latency
 from tests.bench import machine
+from tests.bench.scaling_predictions import Cuts, cut, link_latency_s, predicted, told_model
 from tests.bench.scaling_prompts import Bench, Plan
 from tests.bench.scaling_results import Clock, Results
 from tests.bench.shape_folder import SHAPES, write_shape
+from tests.bench.stage_gaps import stage_gaps
 from tests.chunk_plans import sizes
 
 PAGE_TOKENS = 128
 SMOOTH_FACTOR = 0.75
 DECODED = 64
 """Tokens behind a prompt whose distance is measured."""
+PREDICTION_S = 5.0
+"""Of the machine's time, for one."""
 GROWTH = 1.9
 """Of the time to the first token with the length, as an exponent: attention is most of it."""
 
@@ -52,11 +59,13 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder)
         vocab_size = write_shape(path, arguments.shape, fp8=arguments.fp8)
+        profiles = (arguments.log_dir or path) / "profiles"
+        known: pb.GetServerInfoResponse | None = None
         for num_stages in arguments.stages:
             if not clock.allows(60):
                 break
             begun_s = time.monotonic()
-            with LocalMesh(_options(path, num_stages, arguments)) as mesh:
+            with LocalMesh(_options(path, num_stages, profiles, arguments)) as mesh:
                 bench = Bench(mesh, vocab_size, arguments.prompt)
                 info = bench.info()
                 results.add(
@@ -72,7 +81,77 @@ def main() -> None:
                     ],
                     info=MessageToDict(info),
                 )
+                _keep_refused(info, num_stages, profiles, results)
+                known = _better_known(known, info)
                 _measure(bench, num_stages, arguments, results, clock)
+        if known is not None:
+            _predict(known, arguments, results, clock)
+
+
+def _better_known(
+    known: pb.GetServerInfoResponse | None, info: pb.GetServerInfoResponse
+) -> pb.GetServerInfoResponse:
+    """Return which of two meshes says more of a stage: accepted fits, then more stages."""
+    if known is None:
+        return info
+    return max(
+        known, info, key=lambda each: (not any(fit.refused for fit in each.fits), len(each.fits))
+    )
+
+
+def _keep_refused(
+    info: pb.GetServerInfoResponse, num_stages: int, profiles: Path, results: Results
+) -> None:
+    """Keep what was measured of stages whose latency was refused, so that it can be understood."""
+    for fit in info.fits:
+        layers = f"{fit.layers.first}-{fit.layers.last - 1}"
+        for file in sorted(profiles.glob("*.json")) if fit.refused else ():
+            profile = json.loads(file.read_text())
+            if profile["subject"]["layers"] == layers:
+                results.add(
+                    what="refused profile",
+                    stages=num_stages,
+                    layers=layers,
+                    why=fit.refused,
+                    points=profile["points"],
+                )
+
+
+def _predict(
+    info: pb.GetServerInfoResponse, arguments: argparse.Namespace, results: Results, clock: Clock
+) -> None:
+    """Add what the simulator says of one prompt on all numbers of stages, those measured too."""
+    model = told_model(info.fits)
+    if model is None:
+        results.add(what="no prediction", why=[fit.refused for fit in info.fits])
+        return
+    link_s = link_latency_s(info.workers)
+    one_s: dict[str, float] = {}
+    wanted = sorted({1, *arguments.stages, *arguments.predicted_stages})
+    kinds = {
+        "fixed": Cuts(chunk_tokens=min(arguments.fixed), is_planned=False),
+        "optimal": Cuts(
+            chunk_tokens=max(arguments.fixed),
+            is_planned=True,
+            alignment_tokens=max(1, info.chunk_alignment_tokens),
+        ),
+    }
+    for num_stages, (kind, cuts) in itertools.product(wanted, kinds.items()):
+        if num_stages > model.num_layers or not clock.allows(PREDICTION_S):
+            continue
+        found = predicted(cut(model, num_stages), arguments.prompt, cuts, link_s)
+        one_s.setdefault(kind, found.ttft_s)
+        results.add(
+            what="predicted",
+            stages=num_stages,
+            kind=kind,
+            by_stages=len(info.fits),
+            refused=any(fit.refused for fit in info.fits),
+            chunks=found.num_chunks,
+            ttft_s=found.ttft_s,
+            of_one_stage=found.ttft_s / one_s[kind],
+            measured_s=results.best_ttft_s(num_stages, kind),
+        )
 
 
 def _measure(
@@ -185,6 +264,18 @@ def _tell(
         of_one_stage=None if one_s is None else median_s / one_s,
         timeline=[MessageToDict(timing) for timing in answer.timeline],
     )
+    gaps = stage_gaps(answer.timeline)
+    results.add(
+        what="overhead",
+        stages=num_stages,
+        plan=plan.name,
+        microbatches=len(answer.timeline),
+        wall_ms=[each.wall_ms for each in gaps],
+        compute_ms=[each.compute_ms for each in gaps],
+        a_microbatch_ms=[each.overhead_ms for each in gaps],
+        median_gap_ms=[each.median_gap_ms for each in gaps],
+        p90_gap_ms=[each.p90_gap_ms for each in gaps],
+    )
 
 
 def _busy(answer: pb.GenerateComplete, num_stages: int) -> list[float]:
@@ -218,8 +309,10 @@ def _plans(bench: Bench, arguments: argparse.Namespace) -> Iterator[Plan]:
             yield Plan(name=f"dynamic {size}", chunk_tokens=tuple(cuts))
 
 
-def _options(path: Path, num_stages: int, arguments: argparse.Namespace) -> MeshOptions:
-    devices = stage_devices(arguments.device, None)
+def _options(
+    path: Path, num_stages: int, profiles: Path, arguments: argparse.Namespace
+) -> MeshOptions:
+    devices = stage_devices(arguments.device, arguments.devices)
     most_tokens = max(
         arguments.prompt * min(2 * num_stages, 6), *_other_lengths(num_stages, arguments), 0
     )
@@ -240,18 +333,11 @@ def _options(path: Path, num_stages: int, arguments: argparse.Namespace) -> Mesh
             f"--max-total-tokens={capacity}",
             f"--profile-timeout={arguments.profile_s}",
             f"--quantization={arguments.quantization}",
-            *_kept_profiles(arguments),
+            f"--profile-dir={profiles}",
         ),
         ready_timeout_s=300,
         log_dir=arguments.log_dir and arguments.log_dir / f"stages-{num_stages}",
     )
-
-
-def _kept_profiles(arguments: argparse.Namespace) -> tuple[str, ...]:
-    """Keep the points beside the logs: a fit that was refused can be understood from them."""
-    if arguments.log_dir is None:
-        return ()
-    return (f"--profile-dir={arguments.log_dir / 'profiles'}",)
 
 
 def _arguments() -> argparse.Namespace:
@@ -280,6 +366,8 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--also-stages", type=int, nargs="+", help="meshes; all if not given")
     parser.add_argument("--decode", action="store_true", help="time between tokens too")
     parser.add_argument("--device", choices=["auto", "cpu", "cuda"], default="auto")
+    parser.add_argument("--devices", help="GPUs of stages in turn, such as 0,0")
+    parser.add_argument("--predicted-stages", type=int, nargs="*", default=[4, 8, 16])
     parser.add_argument("--kv-tokens", type=int, default=0)
     parser.add_argument("--max-chunk-ms", type=float, default=0.0)
     parser.add_argument("--profile-s", type=float, default=20.0)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import tempfile
 import time
 from collections.abc import Iterator
@@ -25,10 +24,10 @@ from stage_worker.paged.load import load_paged_stage
 from stage_worker.paged.placed import Placed
 from stage_worker.paged.plan import plan_pages
 from stage_worker.paged.stage import PagedStage
-from stage_worker.tensor_specs import is_product, layer_specs
 from stage_worker.weight_choice import WeightChoice
 from tests.bench import machine
 from tests.bench.gpu_kernels import GPU, Table, timed
+from tests.bench.layer_operations import layer_operations
 from tests.bench.shape_folder import SHAPES, write_shape
 
 CHUNK = 4096
@@ -85,30 +84,11 @@ class Layer:
         return self.stage._place(microbatch, plan_pages(microbatch, self.stage._tables))
 
 
-def operations(config: ModelConfig, num_rows: int, prefix: int) -> float:
-    """Return the multiplications and additions of a chunk in one layer: products and attention."""
-    experts = config.experts
-    assert experts is not None, "shapes here have experts"
-    numbers = 0.0
-    for spec in layer_specs(config, LAYER):
-        share = 1.0
-        if spec.role[0].isdigit():
-            share = experts.experts_per_token / experts.num_experts
-        if is_product(spec):
-            numbers += math.prod(spec.shape) * share
-    latent = config.latent
-    width = 2 * config.head_dim
-    if latent is not None:
-        width = latent.plain_dim + latent.rope_dim + latent.value_dim
-    pairs = num_rows * prefix + num_rows * (num_rows + 1) / 2
-    return 2 * num_rows * numbers + 2 * pairs * config.num_heads * width
-
-
 def measure(layer: Layer, name: str, config: ModelConfig, table: Table) -> Iterator[None]:
     """Add one row after the other."""
     for prefix in PREFIXES:
         ms = layer.time_ms(1, CHUNK, prefix, graph=False)
-        work = operations(config, CHUNK, prefix)
+        work = layer_operations(config, LAYER, CHUNK, prefix).all
         table.add(f"{name}, {CHUNK} rows after {prefix}", ms, computed=work)
         yield
     for num_rows, num_keys in DECODES:

@@ -2,6 +2,7 @@
 
 A mesh of stage processes is started with an empty kernel cache and again with what that left, once
 for each mode. Its shape is small: what is compiled depends on heads and widths, not on layers.
+Where there are fewer GPUs than stages, stages share them, and the output says so.
 Run: python -m tests.bench.gpu_warm_up [--json FILE]
 """
 
@@ -21,6 +22,7 @@ from chunkmesh.cli.gpus import stage_devices
 from chunkmesh.cli.local_mesh import LocalMesh
 from chunkmesh.cli.mesh_options import MeshOptions
 from tests.bench import machine
+from tests.bench.scaling_results import Clock
 from tests.bench.shape_folder import SHAPES, write_shape
 
 _VARIABLES = ("TRITON_CACHE_DIR", "DG_JIT_CACHE_DIR")
@@ -33,7 +35,7 @@ def started(model_path: Path, mode: str, arguments: argparse.Namespace) -> dict[
         options = MeshOptions(
             model_path=model_path,
             num_stages=arguments.stages,
-            devices=stage_devices("cuda", None),
+            devices=arguments.chosen_devices,
             page_tokens=128,
             chunked_prefill_tokens=2048,
             cache=False,
@@ -69,11 +71,22 @@ def main() -> None:
     parser.add_argument("--stages", type=int, default=2)
     parser.add_argument("--shape", choices=SHAPES, default="small")
     parser.add_argument("--modes", nargs="+", default=["serial", "parallel", "off"])
+    parser.add_argument("--devices", help="GPUs of stages in turn, such as 0,0; else all")
+    parser.add_argument(
+        "--limit-s", type=float, default=220.0, help="no start is begun that ends behind it"
+    )
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
-    if not stage_devices("auto", None):
+    arguments.chosen_devices = stage_devices("auto", arguments.devices)
+    if not arguments.chosen_devices:
         sys.exit("no CUDA device is visible")
+    clock, longest_s = Clock(arguments.limit_s), 0.0
     print(machine.describe())
+    used = [
+        arguments.chosen_devices[index % len(arguments.chosen_devices)]
+        for index in range(arguments.stages)
+    ]
+    print(f"stages on {', '.join(used)}{': shared' if len(set(used)) < len(used) else ''}")
     print(f"{'mode':12}{'cache':8}{'ready after':>12}  warm-up of each stage, s")
     rows = []
     with tempfile.TemporaryDirectory() as folder:
@@ -81,13 +94,19 @@ def main() -> None:
         for variable in _VARIABLES:
             os.environ.pop(variable, None)
         for mode, cache in itertools.product(arguments.modes, ("cold", "warm")):
+            if not clock.allows(longest_s):
+                print(f"{mode:12}{cache:8} no time", flush=True)
+                continue
             os.environ["XDG_CACHE_HOME"] = str(Path(folder) / mode)
-            row = {"mode": mode, "cache": cache, **started(Path(folder), mode, arguments)}
+            begun_s = time.monotonic()
+            measured = started(Path(folder), mode, arguments)
+            longest_s = max(longest_s, time.monotonic() - begun_s)
+            row = {"mode": mode, "cache": cache, "devices": used, **measured}
             rows.append(row)
+            if arguments.json is not None:
+                arguments.json.write_text(json.dumps(rows, indent=1))
             seconds = ", ".join(f"{each:.1f}" for each in row["stage_s"])
             print(f"{mode:12}{cache:8}{row['ready_s']:12.1f}  {seconds}", flush=True)
-    if arguments.json is not None:
-        arguments.json.write_text(json.dumps(rows, indent=1))
 
 
 if __name__ == "__main__":

@@ -7,6 +7,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+_LONG = frozenset({"timeline", "info", "points"})
+
 
 class Clock:
     """Says whether there is time to begin something."""
@@ -28,9 +30,9 @@ class Results:
         print(json.dumps(about), flush=True)
 
     def add(self, **row: Any) -> None:
-        """Add a row; a timeline goes to the file only."""
+        """Add a row; what would be long goes to the file only."""
         self._content["rows"].append(row)
-        shown = {key: value for key, value in row.items() if key not in {"timeline", "info"}}
+        shown = {key: value for key, value in row.items() if key not in _LONG}
         print("  ".join(f"{key}={_short(value)}" for key, value in shown.items()), flush=True)
         if self._path is not None:
             self._path.write_text(json.dumps(self._content))
