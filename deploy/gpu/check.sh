@@ -102,8 +102,9 @@ for name in "$@"; do
       part decode 180 python3 -m tests.bench.gpu_decode --json "$out/decode.json"
       show decode ;;
     warm-up)
+      read -ra more <<< "${WARM_UP:---quantization fp8}"
       live=1 part warm-up 240 python3 -m tests.bench.gpu_warm_up --limit-s 220 \
-        --json "$out/warm-up.json" ;;
+        --json "$out/warm-up.json" "${more[@]}" ;;
     expert-kernels)
       part expert-kernels 150 python3 -m tests.bench.gpu_expert_kernels \
         --json "$out/expert-kernels.json"

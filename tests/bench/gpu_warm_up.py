@@ -45,6 +45,7 @@ def started(model_path: Path, mode: str, arguments: argparse.Namespace) -> dict[
                 "--profile=off",
                 "--max-total-tokens=16384",
                 f"--warmup-mode={mode}",
+                f"--quantization={arguments.quantization}",
             ),
             ready_timeout_s=280,
             log_dir=Path(folder),
@@ -71,6 +72,7 @@ def main() -> None:
     parser.add_argument("--stages", type=int, default=2)
     parser.add_argument("--shape", choices=SHAPES, default="small")
     parser.add_argument("--modes", nargs="+", default=["serial", "parallel", "off"])
+    parser.add_argument("--quantization", choices=["auto", "fp8"], default="auto")
     parser.add_argument("--devices", help="GPUs of stages in turn, such as 0,0; else all")
     parser.add_argument(
         "--limit-s", type=float, default=220.0, help="no start is begun that ends behind it"
