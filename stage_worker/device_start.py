@@ -42,23 +42,26 @@ class DeviceLimits:
 class DeviceStart:
     """Prepares one stage."""
 
-    def __init__(self, limits: DeviceLimits, device: torch.device, cache_folder: Path) -> None:
+    def __init__(self, limits: DeviceLimits, stage: PagedStage, cache_folder: Path) -> None:
         """Plan; cache_folder holds the lock of a serial warm-up."""
         self._limits = limits
-        self._device = device
+        self._stage = stage
+        device = self._device = torch.device(stage.description.device)
         self._lock = cache_folder / "warm-up.lock"
         num_sms = torch.cuda.get_device_properties(device).multi_processor_count
         self._sizes = batch_sizes(int(num_sms))
         is_off = limits.warmup_mode == "off"
-        self._warm_up = WarmUp(() if is_off else tuple(forwards(self._sizes)))
+        more_chunks = stage.compiled_rows(self._sizes[-1])
+        plan = () if is_off else tuple(forwards(self._sizes, more_chunks=more_chunks))
+        self._warm_up = WarmUp(plan)
         self._is_done = False
 
     def readiness(self) -> Readiness | None:
         """Say how far it is; None once it is done. From any thread."""
         return None if self._is_done else self._warm_up.readiness()
 
-    def prepare(self, stage: PagedStage) -> int:
-        """Warm a stage up and return its KV capacity in tokens.
+    def prepare(self) -> int:
+        """Warm the stage up and return its KV capacity in tokens.
 
         Raises:
             ConfigError: hardly anything fits beside the weights.
@@ -66,17 +69,17 @@ class DeviceStart:
         torch.cuda.set_device(self._device)
         is_serial = self._limits.warmup_mode == "serial"
         with turn(self._lock) if is_serial else contextlib.nullcontext():
-            stage.use_replays(self._limits.cuda_graph_max_bs, CudaRecorder(self._device))
-            self._warm_up.run(stage)
+            self._stage.use_replays(self._limits.cuda_graph_max_bs, CudaRecorder(self._device))
+            self._warm_up.run(self._stage)
         self._is_done = True
-        return self._limits.max_total_tokens or self._measured(stage)
+        return self._limits.max_total_tokens or self._measured()
 
-    def _measured(self, stage: PagedStage) -> int:
+    def _measured(self) -> int:
         """Size the pool by the memory that is free now.
 
         What torch keeps of the largest batch and of the replays counts as taken: it is taken again.
         """
-        about = stage.description
+        about = self._stage.description
         free_bytes, total_bytes = torch.cuda.mem_get_info(self._device)
         link_bytes = most_link_slots(self._device) * self._sizes[-1] * about.hidden_size
         remaining = Remaining(

@@ -224,6 +224,6 @@ def _load(settings: WorkerSettings, progress: _Progress) -> tuple[Stage, int]:
         mem_fraction=settings.mem_fraction,
         max_total_tokens=settings.max_total_tokens,
     )
-    progress.device_start = DeviceStart(limits, device, kernels)
+    progress.device_start = DeviceStart(limits, paged_stage, kernels)
     progress.loaded = 1.0
-    return paged_stage, progress.device_start.prepare(paged_stage)
+    return paged_stage, progress.device_start.prepare()

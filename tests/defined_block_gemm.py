@@ -57,6 +57,11 @@ def contiguous_step() -> int:
     return 128
 
 
+def wave_slots() -> int:
+    """Return what a GPU of three multiprocessors would want."""
+    return 3 * contiguous_step()
+
+
 def multiply_contiguous(
     x: ScaledSlots, weight: ScaledExperts, owner_S: torch.Tensor, out_SN: torch.Tensor
 ) -> None:

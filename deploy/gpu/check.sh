@@ -3,7 +3,7 @@
 #
 #   bash deploy/gpu/check.sh PART ...      from the project's root, after unpack.sh
 #
-# Parts: imports, tests (what needs no GPU), gpu-tests (kernels and links), model, graphs, mesh, kernels,
+# Parts: imports, tests (what needs no GPU), gpu-tests (kernels and links), model, graphs, mesh, kernels, warm-kernels,
 # layer, expert-kernels, shapes (layers of models with experts), decode (time between tokens), warm-up,
 # links, tilings, transformers (one stage against them), scaling (SCALING="--stages 1 2 ..." changes
 # what tests.bench.gpu_scaling measures), scaling-fp8 (the same in FP8, on two stages), qwen3-moe and
@@ -74,6 +74,10 @@ for name in "$@"; do
       part model 500 python3 -m pytest -q -m gpu -p no:cacheprovider tests/gpu/test_model.py ;;
     graphs)
       part graphs 400 python3 -m pytest -q -m gpu -p no:cacheprovider tests/gpu/test_decode_graphs.py ;;
+    warm-kernels)
+      part warm-kernels 400 python3 -m pytest -q -s -m gpu -p no:cacheprovider \
+        tests/gpu/test_warm_kernels.py
+      show warm-kernels ;;
     mesh)
       part mesh 420 python3 -m pytest -q -m gpu -p no:cacheprovider tests/gpu/test_mesh.py ;;
     scaling)

@@ -9,6 +9,7 @@ blocks of R slots.
 from __future__ import annotations
 
 import dataclasses
+import math
 
 import deep_gemm
 import torch
@@ -57,6 +58,16 @@ class ScaledExperts:
 def contiguous_step() -> int:
     """Return what the first slot of an expert must be a multiple of."""
     return int(deep_gemm.get_mk_alignment_for_contiguous_layout())
+
+
+def wave_slots() -> int:
+    """Return what the number of slots should be a multiple of, itself one of contiguous_step.
+
+    Tiles are then whole waves of multiprocessors for widths that are multiples of 512, and products
+    of many numbers of slots share a kernel. Blocks without owner are skipped.
+    """
+    num_sms = int(deep_gemm.get_num_sms())
+    return contiguous_step() * (num_sms // math.gcd(num_sms, 4))
 
 
 def multiply_contiguous(

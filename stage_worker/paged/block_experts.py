@@ -90,7 +90,9 @@ class BlockExperts:
         step = _FEW_ROWS if is_fixed else self._gemm.contiguous_step()
         num_slots = self._num_experts * step
         if not is_fixed:
+            wave = self._gemm.wave_slots()
             num_slots = count_slots(num_rows, num_chosen, self._num_experts, step)
+            num_slots = -(-num_slots // wave) * wave
         take, dtype = self._take, torch.int32
         return ExpertSlots(
             place_Tk=take("places", (num_rows, num_chosen), dtype),

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import torch
 
 from stage_worker.kernels.reference import GROUP_WIDTH
+from stage_worker.paged.row_parts import row_parts
 from stage_worker.paged.scratch import Scratch
 
 
@@ -63,14 +64,19 @@ class BlockLinear:
 
     def __call__(self, x_TK: torch.Tensor, out_TN: torch.Tensor) -> None:
         """See Linear."""
+        for part in row_parts(len(x_TK)):
+            self._multiply(x_TK[part], out_TN[part])
+        if self._bias_N is not None:
+            out_TN.add_(self._bias_N)
+
+    def _multiply(self, x_TK: torch.Tensor, out_TN: torch.Tensor) -> None:
+        """Quantise some rows and multiply them; scratch is used again in the stream's order."""
         num_rows, width = x_TK.shape
         values_TK = self._scratch.take("eight-bit rows", (num_rows, width), torch.float8_e4m3fn)
         scale_Tg = self._scales(num_rows, width)
         self._quantise(x_TK, values_TK, scale_Tg)
         rows = self._gemm.ScaledRows(values_TK=values_TK, scale_Tg=scale_Tg)
         self._gemm.multiply(rows, self._weight, out_TN)
-        if self._bias_N is not None:
-            out_TN.add_(self._bias_N)
 
     def _scales(self, num_rows: int, width: int) -> torch.Tensor:
         """Return memory for scales as kernels.quantise.empty_scales lays it out."""

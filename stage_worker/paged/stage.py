@@ -30,6 +30,7 @@ from stage_worker.paged.operations import Operations
 from stage_worker.paged.placed import PagedRope, Placed, place
 from stage_worker.paged.plan import PagedPlan, plan_pages
 from stage_worker.paged.pool import PagedPool
+from stage_worker.paged.row_parts import row_counts
 from stage_worker.paged.tables import PageArrays
 from stage_worker.pooled_stage import PooledStage
 from stage_worker.readout import Readout, places, sampled_entries
@@ -77,6 +78,13 @@ class PagedStage(PooledStage[PagedPool, PageArrays]):
         """Rows of the largest microbatch that is replayed."""
         self._replay: DecodeReplay | None = None
         """Of the pool that is there now."""
+
+    def compiled_rows(self, most_rows: int) -> tuple[int, ...]:
+        """Return the sizes of chunks, up to most_rows, that products have kernels of their own for.
+
+        Empty where torch multiplies.
+        """
+        return row_counts(most_rows) if self._operations.has_block_gemm else ()
 
     def use_replays(self, most_rows: int, recorder: Recorder) -> None:
         """Replay single tokens, up to most_rows of them, if that is wanted and possible; says so.

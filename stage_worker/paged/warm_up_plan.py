@@ -2,7 +2,8 @@
 
 Kernels are compiled for element types, head counts and page sizes, and some for how much of the GPU
 a batch fills: a product of n rows is cut to about sms / ceil(n / 64) parts. Five sizes cover the
-whole range of that number, from one row to a batch that fills the GPU.
+whole range of that number, from one row to a batch that fills the GPU. Eight-bit products need more
+(see row_parts).
 """
 
 from __future__ import annotations
@@ -40,7 +41,11 @@ def batch_sizes(num_sms: int) -> tuple[int, ...]:
 
 
 def forwards(
-    sizes: Sequence[int], *, decodes: bool = True, extends: bool = True
+    sizes: Sequence[int],
+    *,
+    more_chunks: Sequence[int] = (),
+    decodes: bool = True,
+    extends: bool = True,
 ) -> Iterator[DummyForward]:
     """Yield what to run: without decodes no rows of one token, without extends no chunks.
 
@@ -49,7 +54,7 @@ def forwards(
     if decodes:
         for num_tokens in sorted({*sizes, *_FEW_ROWS}):
             yield DummyForward(num_tokens=num_tokens, is_decode=True)
-    chunks = [size for size in sizes if extends and size > 1]
+    chunks = [size for size in sorted({*sizes, *more_chunks}) if extends and size > 1]
     for num_tokens in chunks:
         yield DummyForward(num_tokens=num_tokens, is_decode=False)
     if chunks:

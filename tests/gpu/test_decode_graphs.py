@@ -298,9 +298,9 @@ def test_start_of_a_stage(
     limits = DeviceLimits(
         warmup_mode=mode, cuda_graph_max_bs=MOST_ROWS, mem_fraction=0.5, max_total_tokens=None
     )
-    start = DeviceStart(limits, gpu, tmp_path)
+    start = DeviceStart(limits, stage, tmp_path)
     assert (start.readiness() is None) == (mode == "off")
-    tokens = start.prepare(stage)
+    tokens = start.prepare()
     assert start.readiness() is None
     assert stage.description.backends[-1].name == f"CUDA graphs up to {MOST_ROWS} rows"
     pool_bytes = tokens * stage.description.kv_bytes_per_token

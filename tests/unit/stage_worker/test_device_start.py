@@ -46,8 +46,8 @@ def limits(**changes: Any) -> DeviceLimits:
 
 def test_capacity_is_a_share_of_what_is_free(stage: PagedStage, tmp_path: pathlib.Path) -> None:
     """Links of the largest batch take theirs first, and a page is for filler."""
-    start = DeviceStart(limits(), CPU, tmp_path)
-    tokens = start.prepare(stage)
+    start = DeviceStart(limits(), stage, tmp_path)
+    tokens = start.prepare()
     about = stage.description
     link_bytes = 4 * 256 * about.hidden_size * about.dtype.itemsize
     usable_bytes = (FREE_BYTES - link_bytes) / 2
@@ -57,22 +57,22 @@ def test_capacity_is_a_share_of_what_is_free(stage: PagedStage, tmp_path: pathli
 def test_a_capacity_that_is_told_wins(stage: PagedStage, tmp_path: pathlib.Path) -> None:
     """Whatever is free, and however little."""
     asked = limits(max_total_tokens=640, mem_fraction=1e-9)
-    assert DeviceStart(asked, CPU, tmp_path).prepare(stage) == 640
+    assert DeviceStart(asked, stage, tmp_path).prepare() == 640
 
 
 def test_too_little_memory_ends_the_worker(stage: PagedStage, tmp_path: pathlib.Path) -> None:
     """Before it joins a mesh that it could not serve in."""
     with pytest.raises(ConfigError, match="--mem-fraction 1e-09"):
-        DeviceStart(limits(mem_fraction=1e-9), CPU, tmp_path).prepare(stage)
+        DeviceStart(limits(mem_fraction=1e-9), stage, tmp_path).prepare()
 
 
 def test_progress_until_it_is_warm(stage: PagedStage, tmp_path: pathlib.Path) -> None:
     """/ready says that it warms up, and then nothing more."""
-    start = DeviceStart(limits(), CPU, tmp_path)
+    start = DeviceStart(limits(), stage, tmp_path)
     ready = start.readiness()
     assert ready is not None
     assert (ready.state, ready.progress) == ("warming up", 0.0)
-    start.prepare(stage)
+    start.prepare()
     assert start.readiness() is None
 
 
@@ -80,7 +80,7 @@ def test_progress_until_it_is_warm(stage: PagedStage, tmp_path: pathlib.Path) ->
 def test_modes(stage: PagedStage, tmp_path: pathlib.Path, mode: Any, num_warm: int) -> None:
     """Serial holds a lock meanwhile; off compiles nothing before the first request."""
     with structlog.testing.capture_logs() as logs:
-        DeviceStart(limits(warmup_mode=mode), CPU, tmp_path).prepare(stage)
+        DeviceStart(limits(warmup_mode=mode), stage, tmp_path).prepare()
     assert sum(entry["event"] == "kernels are warm" for entry in logs) == num_warm
     assert (tmp_path / "warm-up.lock").exists() == (mode == "serial")
 
@@ -92,6 +92,6 @@ def test_replays_are_told(
     stage: PagedStage, tmp_path: pathlib.Path, most_rows: int, told: str
 ) -> None:
     """GetServerInfo names what launches decode steps, also if it was told to."""
-    DeviceStart(limits(cuda_graph_max_bs=most_rows), CPU, tmp_path).prepare(stage)
+    DeviceStart(limits(cuda_graph_max_bs=most_rows), stage, tmp_path).prepare()
     names = {each.operation: each.name for each in stage.description.backends}
     assert names["decode launches"] == told

@@ -40,6 +40,17 @@ def test_chunks_and_rows_of_every_size() -> None:
     assert chunks == [(128, 0), (256, 0), (128, 128)]
 
 
+def test_more_chunks_are_among_the_others() -> None:
+    """Those that eight-bit products have kernels of their own for."""
+    plan = list(forwards((1, 128), more_chunks=(64, 128, 192), decodes=False))
+    assert [(each.num_tokens, each.start) for each in plan] == [
+        (64, 0),
+        (128, 0),
+        (192, 0),
+        (64, 128),
+    ]
+
+
 def test_a_role_runs_only_what_it_needs() -> None:
     """A worker that only extends, or only decodes, does not wait for the other's kernels."""
     sizes = batch_sizes(132)
