@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import itertools
 import json
 import os
@@ -78,6 +79,8 @@ def up(
     internal_port: up_flags.InternalPort = None,
     http_port: up_flags.HttpPort = None,
     hicache_port: up_flags.HicachePort = None,
+    gateway: up_flags.Gateway = False,
+    gateway_port: up_flags.GatewayPort = None,
     max_total_tokens: up_flags.MaxTotalTokens = None,
     certs: up_flags.Certs = None,
     log_dir: up_flags.LogDir = None,
@@ -87,6 +90,8 @@ def up(
     """Start Redis, hicache-server, the scheduler and the stage workers; Ctrl-C ends them all."""
     with reported():
         _check_exclusions(stages, layers, partition, hicache_port, no_cache=no_cache)
+        if gateway:
+            _check_gateway()
         words = _scheduler_words(scheduler_flags or [], max_total_tokens, page_size)
         folder = model_folder(model_path)
         places = gpus.stage_devices(device.value, devices)
@@ -107,6 +112,8 @@ def up(
             internal_port=internal_port,
             http_port=http_port,
             hicache_port=hicache_port,
+            gateway=gateway,
+            gateway_port=gateway_port,
             scheduler_flags=words,
             worker_flags=_worker_flags(max_total_tokens, dtype, quantization),
             certs=_certs(certs),
@@ -161,6 +168,12 @@ def _check_exclusions(
         raise ConfigError("--layers and --partition auto exclude each other")
     if no_cache and hicache_port is not None:
         raise ConfigError("--hicache-port and --no-cache exclude each other")
+
+
+def _check_gateway() -> None:
+    """Refuse a gateway that would end at once."""
+    if importlib.util.find_spec("fastapi") is None:
+        raise ConfigError("--gateway needs FastAPI: pip install 'chunkmesh[gateway]'")
 
 
 def _scheduler_words(
@@ -246,6 +259,8 @@ def _as_text(mesh: LocalMesh) -> str:
         hicache = endpoints.hicache
         lines.append(f"hicache    {hicache.grpc}  (side door http://{hicache.side_door})")
         lines.append(f"redis      {without_passwords(hicache.redis_url)}")
+    if endpoints.gateway is not None:
+        lines.append(f"gateway    http://{endpoints.gateway}/v1  (OpenAI API)")
     lines.append(f"logs       {mesh.run_dir}")
     tls = "" if mesh.certs is None else f" --ssl-ca-certs {mesh.certs / 'ca.crt'}"
     lines.append(f'try        chunkmesh generate --server {endpoints.scheduler}{tls} "Hello"')

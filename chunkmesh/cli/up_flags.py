@@ -113,6 +113,12 @@ HicachePort = Annotated[
     int | None,
     typer.Option(min=1, max=_MAX_PORT, help="HiCache's port. Default 50071 or the next."),
 ]
+Gateway = Annotated[
+    bool, typer.Option("--gateway", help="Also serve the OpenAI API over HTTP: chunkmesh-gateway.")
+]
+GatewayPort = Annotated[
+    int | None, typer.Option(min=1, max=_MAX_PORT, help="Its port. Default 8000 or the next.")
+]
 MaxTotalTokens = Annotated[
     int | None, typer.Option(min=1, help="KV capacity of each worker, in tokens.")
 ]
