@@ -63,7 +63,7 @@ class MeshEndpoints:
             "side_door": str(self.side_door),
             "hicache": None if hicache is None else str(hicache.grpc),
             "hicache_side_door": None if hicache is None else str(hicache.side_door),
-            "gateway": None if self.gateway is None else f"http://{self.gateway}",
+            "gateway": None if self.gateway is None else str(self.gateway),
             "redis_url": None if self.redis_url is None else without_passwords(self.redis_url),
             "workers": [
                 {

@@ -89,20 +89,28 @@ class Exchange:
             abort=scope.get("state", {}).get(ABORT, lambda: None),
         )
         try:
-            try:
-                with self.gateway.open_requests.one():
-                    await self._answer(Request(scope, receive), wire)
-            except ApiError as error:
+            error = await self._error(Request(scope, receive), wire)
+            if error is not None:
+                self.notes.update(error=error.code, error_status=error.status)
                 await wire.error(error)
-            except ChunkMeshError as error:
-                await wire.error(of_mesh_error(error, self.names))
-            except asyncio.CancelledError:
-                if not self.gateway.open_requests.is_over:
-                    raise
-                _take_back_cancellation()
-                await wire.error(unavailable("the gateway has shut down"))
         except ClientGone:
             self.notes["gone"] = True
+
+    async def _error(self, request: Request, wire: Wire) -> ApiError | None:
+        """Answer, and return what the client is still to be told."""
+        try:
+            with self.gateway.open_requests.one():
+                await self._answer(request, wire)
+        except ApiError as error:
+            return error
+        except ChunkMeshError as error:
+            return of_mesh_error(error, self.names)
+        except asyncio.CancelledError:
+            if not self.gateway.open_requests.is_over:
+                raise
+            _take_back_cancellation()
+            return unavailable("the gateway has shut down")
+        return None
 
     async def _answer(self, request: Request, wire: Wire) -> None:
         begin_s = time.monotonic()

@@ -10,7 +10,8 @@ _BUCKETS_S = (
 )
 REQUESTS = Counter(
     "chunkmesh_gateway_requests",
-    "HTTP requests that ended, by route and status; 499 where the client left.",
+    "HTTP requests that ended, by route and status: that of the error where a stream broke, and 499"
+    " where the client left.",
     ["route", "status"],
 )
 SECONDS = Histogram(

@@ -85,6 +85,8 @@ class _Seen:
         """Tell of the request."""
         gone = self.notes.pop("gone", False) or not self._is_whole
         status = CLIENT_GONE if gone or self.status is None else self.status
+        # A stream that has begun with 200 may end with an error all the same.
+        status = self.notes.pop("error_status", status)
         seconds = time.monotonic() - self._begin_s
         REQUESTS.labels(route, str(status)).inc()
         SECONDS.labels(route).observe(seconds)
