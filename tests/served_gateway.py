@@ -28,8 +28,7 @@ class Served:
     address: HostPort
     loop: asyncio.AbstractEventLoop
     mesh: Mesh | None
-    stop: Callable[[], None]
-    """Begins to take the gateway down, and returns at once."""
+    stopped: asyncio.Event
 
     @property
     def url(self) -> str:
@@ -44,6 +43,10 @@ class Served:
     def run(self, work: Coroutine[Any, Any, _T]) -> _T:
         """Do work in the loop of gateway and mesh."""
         return asyncio.run_coroutine_threadsafe(work, self.loop).result(_WAIT_S)
+
+    def stop(self) -> None:
+        """Begin to take the gateway down, and return at once."""
+        self.loop.call_soon_threadsafe(self.stopped.set)
 
     def at_rest(self) -> None:
         """Wait until the mesh has nothing left of any request."""
@@ -98,7 +101,7 @@ def _served(
                         address=address,
                         loop=loop,
                         mesh=behind,
-                        stop=lambda: loop.call_soon_threadsafe(stopped.set) and None,
+                        stopped=stopped,
                     )
                 )
                 await stopped.wait()

@@ -92,7 +92,7 @@ class _Seen:
         SECONDS.labels(route).observe(seconds)
         if self._first_byte_s is not None:
             FIRST_BYTE_SECONDS.labels(route).observe(self._first_byte_s)
-        if route in _QUIET_ROUTES and status == 200:
+        if route in _QUIET_ROUTES:
             return
         first_ms = None if self._first_byte_s is None else round(1000 * self._first_byte_s, 1)
         _log.info(

@@ -68,12 +68,8 @@ def end(text: str, num_tokens: int, index: int = 0, **more: Any) -> pb.GenerateR
 
 def choices_of(made: Answer, *replies: pb.GenerateResponse) -> list[Any]:
     """Return the choices of all pieces."""
-    return [
-        choice
-        for reply in replies
-        for piece in made.pieces(0, reply)
-        for choice in piece["choices"]
-    ]
+    pieces: list[Any] = [piece for reply in replies for piece in made.pieces(0, reply)]
+    return [choice for piece in pieces for choice in piece["choices"]]
 
 
 def test_a_whole_completion() -> None:

@@ -59,7 +59,7 @@ def test_a_developer_is_the_system() -> None:
 
 def test_an_answer_can_be_sent_back_as_it_came() -> None:
     """Clients keep a conversation in the messages that they got."""
-    message = {
+    message: dict[str, Any] = {
         "role": "assistant", "content": "x", "refusal": None, "annotations": [], "audio": None,
         "tool_calls": None, "function_call": None, "name": "n",
     }  # fmt: skip

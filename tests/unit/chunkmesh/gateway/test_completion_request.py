@@ -33,7 +33,8 @@ def refusal(**fields: Any) -> ApiError:
 
 def ids(request: pb.GenerateRequest) -> list[int]:
     """Return a request's token ids."""
-    return np.frombuffer(request.input_ids_le, "<u4").tolist()
+    found: list[int] = np.frombuffer(request.input_ids_le, "<u4").tolist()
+    return found
 
 
 def test_a_text() -> None:
