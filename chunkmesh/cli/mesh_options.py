@@ -11,6 +11,13 @@ from chunkmesh.layers import LayerRange
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class GatewayOptions:
+    """Settings of the gateway that runs beside a mesh."""
+
+    port: int | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class MeshOptions:
     """Settings of a LocalMesh. A port of None means any free one."""
 
@@ -43,9 +50,8 @@ class MeshOptions:
     internal_port: int | None = None
     http_port: int | None = None
     hicache_port: int | None = None
-    gateway: bool = False
-    """Whether chunkmesh-gateway runs, too."""
-    gateway_port: int | None = None
+    gateway: GatewayOptions | None = None
+    """None runs no chunkmesh-gateway."""
     prefer_usual_ports: bool = False
     """Ports of None are the services' usual ones where those are free."""
     scheduler_flags: tuple[str, ...] = ()
@@ -74,8 +80,6 @@ class MeshOptions:
             raise ConfigError("--redis-url and --no-cache exclude each other")
         if self.hicache_port is not None and not self.cache:
             raise ConfigError("--hicache-port and --no-cache exclude each other")
-        if self.gateway_port is not None and not self.gateway:
-            raise ConfigError("--gateway-port needs --gateway")
         for flag, tokens in (
             ("--page-size", self.page_tokens),
             ("--chunked-prefill-size", self.chunked_prefill_tokens),

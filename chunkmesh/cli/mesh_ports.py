@@ -71,7 +71,7 @@ def choose_endpoints(
                 )
                 for part in layers
             ),
-            gateway=take(options.host, options.gateway_port, _USUAL_GATEWAY_PORT, "--gateway-port")
-            if options.gateway
-            else None,
+            gateway=None
+            if options.gateway is None
+            else take(options.host, options.gateway.port, _USUAL_GATEWAY_PORT, "--gateway-port"),
         )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import itertools
 import json
 import os
@@ -23,6 +22,7 @@ from chunkmesh.cli.exits import EXIT_INTERRUPTED, reported
 from chunkmesh.cli.local_mesh import LocalMesh
 from chunkmesh.cli.mesh_options import MeshOptions
 from chunkmesh.cli.mesh_table import MeshTable
+from chunkmesh.cli.option_groups import takes_options
 from chunkmesh.cli.partition import Partition, inclusive, parse_ranges, parse_replicas
 from chunkmesh.cli.process_family import ChildState
 from chunkmesh.cli.scheduler_words import check_own_words, check_scheduler_words
@@ -56,6 +56,7 @@ app = typer.Typer()
 
 
 @app.command(cls=UpCommand)
+@takes_options
 def up(
     scheduler_flags: up_flags.SchedulerFlags = None,
     *,
@@ -75,12 +76,8 @@ def up(
     redis_url: up_flags.RedisUrl = None,
     no_cache: up_flags.NoCache = False,
     host: up_flags.Host = "127.0.0.1",
-    port: up_flags.Port = None,
-    internal_port: up_flags.InternalPort = None,
-    http_port: up_flags.HttpPort = None,
-    hicache_port: up_flags.HicachePort = None,
-    gateway: up_flags.Gateway = False,
-    gateway_port: up_flags.GatewayPort = None,
+    ports: up_flags.PortFlags,
+    gateway: up_flags.GatewayFlags,
     max_total_tokens: up_flags.MaxTotalTokens = None,
     certs: up_flags.Certs = None,
     log_dir: up_flags.LogDir = None,
@@ -89,9 +86,7 @@ def up(
 ) -> None:
     """Start Redis, hicache-server, the scheduler and the stage workers; Ctrl-C ends them all."""
     with reported():
-        _check_exclusions(stages, layers, partition, hicache_port, no_cache=no_cache)
-        if gateway:
-            _check_gateway()
+        _check_exclusions(stages, layers, partition, ports.hicache_port, no_cache=no_cache)
         words = _scheduler_words(scheduler_flags or [], max_total_tokens, page_size)
         folder = model_folder(model_path)
         places = gpus.stage_devices(device.value, devices)
@@ -108,12 +103,11 @@ def up(
             redis_url=redis_url,
             cache=not no_cache,
             host=host,
-            port=port,
-            internal_port=internal_port,
-            http_port=http_port,
-            hicache_port=hicache_port,
-            gateway=gateway,
-            gateway_port=gateway_port,
+            port=ports.port,
+            internal_port=ports.internal_port,
+            http_port=ports.http_port,
+            hicache_port=ports.hicache_port,
+            gateway=gateway.options(),
             scheduler_flags=words,
             worker_flags=_worker_flags(max_total_tokens, dtype, quantization),
             certs=_certs(certs),
@@ -168,12 +162,6 @@ def _check_exclusions(
         raise ConfigError("--layers and --partition auto exclude each other")
     if no_cache and hicache_port is not None:
         raise ConfigError("--hicache-port and --no-cache exclude each other")
-
-
-def _check_gateway() -> None:
-    """Refuse a gateway that would end at once."""
-    if importlib.util.find_spec("fastapi") is None:
-        raise ConfigError("--gateway needs FastAPI: pip install 'chunkmesh[gateway]'")
 
 
 def _scheduler_words(

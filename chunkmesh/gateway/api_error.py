@@ -34,6 +34,7 @@ _TYPES = {
     405: "invalid_request_error",
     408: "timeout_error",
     413: "invalid_request_error",
+    415: "invalid_request_error",
     429: "rate_limit_error",
     503: "service_unavailable_error",
     504: "timeout_error",
@@ -88,6 +89,11 @@ def invalid(message: str, param: str | None, code: str = "invalid_value") -> Api
 def unavailable(message: str) -> ApiError:
     """Return the error of a time in which nobody serves."""
     return ApiError(503, message, code="unavailable", retry_after_s=_RETRY_S)
+
+
+def bug() -> ApiError:
+    """Return the error of a bug of ours."""
+    return ApiError(500, "internal error; the gateway's log has its place", code="server_error")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

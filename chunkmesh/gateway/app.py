@@ -14,7 +14,7 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from chunkmesh.errors import ChunkMeshError
-from chunkmesh.gateway.api_error import ApiError, of_mesh_error
+from chunkmesh.gateway.api_error import ApiError, bug, of_mesh_error
 from chunkmesh.gateway.exchange import CHAT, COMPLETION, Exchange, Gateway, Kind, bearer
 from chunkmesh.gateway.observed import NOTES, REQUEST_ID, Observed
 from chunkmesh.gateway.sampling import NAMES
@@ -53,6 +53,7 @@ def app(gateway: Gateway) -> ASGIApp:
     api.exception_handler(ApiError)(_on_api_error)
     api.exception_handler(ChunkMeshError)(_on_mesh_error)
     api.exception_handler(HTTPException)(_on_http_error)
+    api.exception_handler(Exception)(_on_bug)
     _add_generation(api, gateway)
     _add_models(api, gateway)
     _add_probes(api, gateway)
@@ -159,6 +160,11 @@ async def _on_http_error(request: Request, error: Exception) -> Response:
     else:
         told = ApiError(error.status_code, str(error.detail))
     return _response(told, error.headers)
+
+
+async def _on_bug(_request: Request, _error: Exception) -> Response:
+    """Tell of a bug, which is raised again behind this and logged."""
+    return _response(bug())
 
 
 def _response(error: ApiError, headers: object = None) -> Response:

@@ -116,9 +116,12 @@ class Exchange:
         begin_s = time.monotonic()
         open_requests = self.gateway.open_requests
         most = open_requests.max_body_bytes
+        metadata = bearer(request.headers.get(KEY_KEY))
         with open_requests.holding(declared_bytes(request, most=most)):
-            metadata = bearer(request.headers.get(KEY_KEY))
-            asked = await parsed(await read_body(request, most=most), self.kind.read)
+            body = await read_body(request, most=most)
+        with open_requests.holding(len(body)):
+            asked = await parsed(body, self.kind.read)
+            del body  # what was made of it is as long
             self.names = asked.names
             with open_requests.prompts(len(asked.requests) - 1):
                 await wire.watch(self._run(asked, metadata, wire, begin_s))

@@ -13,7 +13,7 @@ from typing import Any
 import structlog
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from chunkmesh.gateway.api_error import CLIENT_GONE, ApiError
+from chunkmesh.gateway.api_error import CLIENT_GONE, bug
 from chunkmesh.gateway.metrics import FIRST_BYTE_SECONDS, IN_FLIGHT, REQUESTS, SECONDS
 from chunkmesh.gateway.wire import as_bytes
 
@@ -46,6 +46,7 @@ class Observed:
                 await self._app(scope, receive, seen.send)
             except Exception as error:  # noqa: BLE001 - every request ends with an answer
                 _log_bug(error, route)
+                seen.notes["error_status"] = 500
                 if seen.status is None:
                     await _answer_bug(seen.send)
             finally:
@@ -113,8 +114,7 @@ def _log_bug(error: Exception, route: str) -> None:
 
 
 async def _answer_bug(send: Send) -> None:
-    error = ApiError(500, "internal error; the gateway's log has its place", code="server_error")
-    body = as_bytes(error.body())
+    body = as_bytes(bug().body())
     headers = [
         (b"content-type", b"application/json"),
         (b"content-length", str(len(body)).encode()),

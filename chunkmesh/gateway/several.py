@@ -4,20 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
 from collections.abc import AsyncGenerator, Sequence
 from typing import Generic, TypeVar
 
 _T = TypeVar("_T")
 _MAX_WAITING = 4
 """Replies that nobody has taken yet; more wait in their calls."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class _End:
-    """One source has no more."""
-
-    error: Exception | None = None
 
 
 async def numbered(
@@ -29,39 +21,51 @@ async def numbered(
             async for item in only:
                 yield 0, item
         return
-    merged = _Merged[_T]()
-    tasks = [
-        asyncio.create_task(merged.forward(index, source)) for index, source in enumerate(sources)
-    ]
-    num_left = len(tasks)
+    merged = _Merged(sources)
     try:
-        while num_left:
-            came = await merged.items.get()
-            if not isinstance(came, _End):
+        while merged.num_left:
+            came = await merged.next()
+            if came is not None:
                 yield came
-            elif came.error is None:
-                num_left -= 1
-            else:
-                raise came.error
     finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await merged.close()
 
 
 class _Merged(Generic[_T]):
-    """Where the items of several sources wait."""
+    """Owner of the tasks that take from several sources."""
 
-    def __init__(self) -> None:
-        self.items: asyncio.Queue[tuple[int, _T] | _End] = asyncio.Queue(_MAX_WAITING)
+    def __init__(self, sources: Sequence[AsyncGenerator[_T, None]]) -> None:
+        self.num_left = len(sources)
+        """Sources that have not ended."""
+        self._came: asyncio.Queue[tuple[int, _T] | asyncio.Task[None]] = asyncio.Queue()
+        """Items, at most as many as there is room for, and the tasks that have ended."""
+        self._room = asyncio.Semaphore(_MAX_WAITING)
+        self._tasks = [
+            asyncio.create_task(self._forward(index, source))
+            for index, source in enumerate(sources)
+        ]
+        for task in self._tasks:
+            task.add_done_callback(self._came.put_nowait)
 
-    async def forward(self, index: int, source: AsyncGenerator[_T, None]) -> None:
+    async def next(self) -> tuple[int, _T] | None:
+        """Return the next item; None if a source has ended instead. Raises what ended one."""
+        came = await self._came.get()
+        if isinstance(came, asyncio.Task):
+            self.num_left -= 1
+            came.result()
+            return None
+        self._room.release()
+        return came
+
+    async def close(self) -> None:
+        """End all, and wait for that."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _forward(self, index: int, source: AsyncGenerator[_T, None]) -> None:
         """Take a source to its end."""
-        error: Exception | None = None
-        try:
-            async with contextlib.aclosing(source):
-                async for item in source:
-                    await self.items.put((index, item))
-        except Exception as raised:  # noqa: BLE001 - raised where the items are taken
-            error = raised
-        await self.items.put(_End(error=error))
+        async with contextlib.aclosing(source):
+            async for item in source:
+                await self._room.acquire()
+                self._came.put_nowait((index, item))

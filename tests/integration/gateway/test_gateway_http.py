@@ -14,6 +14,7 @@ import structlog
 from prometheus_client.parser import text_string_to_metric_families
 
 from chunkmesh.address import HostPort
+from chunkmesh.gateway.token_names import TokenNames
 from chunkmesh.v1 import generation_pb2 as pb
 from tests.eventually import eventually_blocking
 from tests.fake_generation import FakeGeneration, script
@@ -209,6 +210,25 @@ def test_metrics_count_by_route_and_status(http: httpx2.Client) -> None:
     assert 2 == grew("request_seconds_count", "/v1/completions")
     assert 0 == after["chunkmesh_gateway_requests_in_flight", "/v1/completions", ""]
     assert after["chunkmesh_gateway_connections", "", ""] >= 1
+
+
+def test_a_bug_is_told_in_the_same_form(
+    http: httpx2.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And logged by its place only: the text of an error may quote a prompt."""
+
+    def fail(_self: TokenNames, _reply: pb.GenerateResponse) -> list[int]:
+        raise KeyError(PROMPT)
+
+    monkeypatch.setattr(TokenNames, "unknown", fail)
+    with structlog.testing.capture_logs() as logs:
+        answer = http.post("/v1/completions", json=body())
+        assert (500, "server_error") == error_of(answer)
+        eventually_blocking(lambda: "request ended" in {line["event"] for line in logs})
+    (bug,) = [line for line in logs if line["event"] == "request failed"]
+    assert "KeyError" == bug["error"]
+    assert "test_gateway_http.py" in bug["stack"]
+    assert PROMPT not in repr(logs)
 
 
 def test_one_line_a_request_without_its_text(http: httpx2.Client) -> None:

@@ -16,7 +16,7 @@ import pytest
 from openai import OpenAI
 
 from chunkmesh.cli.local_mesh import LocalMesh
-from chunkmesh.cli.mesh_options import MeshOptions
+from chunkmesh.cli.mesh_options import GatewayOptions, MeshOptions
 from chunkmesh.grpc_client import Access, channel
 from chunkmesh.layers import partition
 from chunkmesh.trust.access import Role
@@ -301,7 +301,7 @@ async def test_chunkmesh_up_over_tls(tiny: Path, tmp_path: Path) -> None:
         certs=tmp_path / "certs",
         page_tokens=16,
         scheduler_flags=("--api-key-file", str(keys)),
-        gateway=True,
+        gateway=GatewayOptions(),
         ready_timeout_s=90,
     )
 

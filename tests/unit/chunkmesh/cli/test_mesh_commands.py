@@ -10,7 +10,7 @@ import pytest
 from chunkmesh.address import HostPort
 from chunkmesh.cli.endpoints import HicacheEndpoints, MeshEndpoints, WorkerEndpoints
 from chunkmesh.cli.mesh_commands import planned_central, planned_gateway, planned_workers
-from chunkmesh.cli.mesh_options import MeshOptions
+from chunkmesh.cli.mesh_options import GatewayOptions, MeshOptions
 from chunkmesh.cli.process_family import PlannedChild
 from chunkmesh.layers import LayerRange
 
@@ -58,7 +58,7 @@ def test_a_gateway_calls_the_users_port() -> None:
     """By TLS where the mesh has certificates; none runs unless it is asked for."""
     assert planned_gateway(_OPTIONS, _ENDPOINTS) == ()
     endpoints = dataclasses.replace(_ENDPOINTS, gateway=_local(12))
-    options = dataclasses.replace(_OPTIONS, gateway=True, certs=Path("/certs"))
+    options = dataclasses.replace(_OPTIONS, gateway=GatewayOptions(), certs=Path("/certs"))
     (plain,) = planned_gateway(_OPTIONS, endpoints)
     (secure,) = planned_gateway(options, endpoints)
     common = {"--host": "127.0.0.1", "--port": "12", "--server": "127.0.0.1:1"}
