@@ -112,8 +112,30 @@ SERVICE_NAMES: Mapping[str, frozenset[str]] = {
             "redis_username",
         }
     ),
+    "gateway": frozenset(
+        {
+            "drain_timeout",
+            "max_body_bytes",
+            "max_connections",
+            "max_requests",
+            "port",
+            "request_timeout",
+            "retry_for",
+            "server",
+            "unread_timeout",
+            "users_ssl_certfile",
+            "users_ssl_keyfile",
+        }
+    ),
 }
 """Service -> its own fields."""
+MODULES: Mapping[str, str] = {
+    "scheduler": "scheduler",
+    "stage_worker": "stage_worker",
+    "hicache": "hicache",
+    "gateway": "chunkmesh.gateway",
+}
+"""Service -> its package."""
 
 VARIABLE_PREFIX = "CHUNKMESH_"
 API_KEY_VARIABLE = "CHUNKMESH_API_KEY"

@@ -106,11 +106,12 @@ class _Protocol(H11Protocol):
             self._look = self.loop.call_later(left_s, self._end_if_slow)
 
 
-class _Server(uvicorn.Server):
+class SignallessServer(uvicorn.Server):
     """Leaves signals to the service."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
+        """Capture none."""
         yield
 
 
@@ -123,7 +124,7 @@ async def listening(application: Starlette, listen: Listen) -> AsyncIterator[Hos
     """
     with bind(listen) as bound:
         address = HostPort(host=listen.host, port=bound.getsockname()[1])
-        server = _Server(
+        server = SignallessServer(
             uvicorn.Config(
                 application,
                 lifespan="off",

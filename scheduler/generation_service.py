@@ -130,6 +130,12 @@ class GenerationService(generation_pb2_grpc.GenerationServicer):
             response.namespace = namespace
         return response
 
+    async def Detokenize(
+        self, request: pb.DetokenizeRequest, _context: _Context
+    ) -> pb.DetokenizeResponse:
+        """Tell what single ids add to a text."""
+        return pb.DetokenizeResponse(tokens=await self._intake.token_bytes(request.ids))
+
     async def FlushCache(
         self, _request: pb.FlushCacheRequest, _context: _Context
     ) -> pb.FlushCacheResponse:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from chunkmesh.errors import InvalidRequest
@@ -22,6 +22,8 @@ from scheduler.validation import Door, KvPoolSize
 
 _SHORT_BYTES = 4096
 """Prompts up to this size are worked on at once; a hop to a thread would cost more."""
+_DECODE_BYTES = 64
+"""To decode a token takes about as long as to encode so many bytes."""
 _OPTIONAL = (
     "temperature",
     "top_p",
@@ -109,6 +111,19 @@ class Intake:
         # A template may take seconds over a short chat.
         return await _run(convert, _SHORT_BYTES + 1 if field == "chat" else prompt_bytes(request))
 
+    async def token_bytes(self, ids: Sequence[int]) -> tuple[bytes, ...]:
+        """Return what each id adds to a text.
+
+        Raises:
+            InvalidRequest: there are too many ids, or one is not in the vocabulary.
+        """
+        validation.check_token_ids(ids, self._door)
+
+        def convert() -> tuple[bytes, ...]:
+            return tuple(map(self._tokenizer.token_bytes, ids))
+
+        return await _run(convert, _DECODE_BYTES * len(ids))
+
     async def digests(
         self, prompt_ids: TokenIds, namespace: bytes, page_tokens: int
     ) -> tuple[bytes, ...]:
@@ -176,4 +191,5 @@ def _given(params: pb.SamplingParams) -> GivenParams:
         logit_bias=tuple(params.logit_bias.items()),
         logprobs=params.logprobs,
         prompt_logprobs=params.prompt_logprobs,
+        until_full=params.until_full,
     )

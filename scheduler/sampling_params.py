@@ -73,6 +73,7 @@ class GivenParams:
     logprobs: bool = False
     prompt_logprobs: bool = False
     top_logprobs: int | None = None
+    until_full: bool = False
 
 
 def check_defaults(defaults: SamplingDefaults) -> SamplingDefaults:

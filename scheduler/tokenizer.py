@@ -20,6 +20,7 @@ from scheduler.detokenizer import Detokenizer
 from scheduler.model_files import Json, ModelFiles
 from scheduler.output_text import OutputText
 from scheduler.stop_strings import StopMatcher
+from scheduler.token_bytes import token_bytes
 from scheduler.tokenizer_bounds import check_bounds, no_panic
 
 
@@ -79,6 +80,10 @@ class Tokenizer:
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         """Return the text of ids that form a whole output."""
         return self._tokenizer.decode(list(ids), skip_special_tokens=skip_special_tokens)
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """Return what an id adds to a text that has begun; nothing if there is no such token."""
+        return token_bytes(self._tokenizer, token_id)
 
     def output_text(self, *, stop: Sequence[str], skip_special_tokens: bool) -> OutputText:
         """Return a fresh sink for one request's only output."""

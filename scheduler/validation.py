@@ -29,6 +29,7 @@ MAX_PRIORITY = 100
 MAX_STOP_STRINGS = 16
 MAX_STOP_CHARS = 256
 MAX_STOP_IDS = 256
+MAX_DETOKENIZED_IDS = 1 << 16
 DEFAULT_MAX_NEW_TOKENS = 128
 
 _IDS_AT_ONCE = 1 << 14
@@ -152,6 +153,18 @@ def check_prompt(ids: TokenIds, door: Door, *, field: str) -> None:
         )
 
 
+def check_token_ids(ids: Sequence[int], door: Door) -> None:
+    """Refuse more ids than are decoded in one call, or one that is unknown."""
+    if len(ids) > MAX_DETOKENIZED_IDS:
+        raise InvalidRequest(f"{len(ids)} ids, limit {MAX_DETOKENIZED_IDS}", field="ids")
+    for index, token_id in enumerate(ids):
+        if token_id >= door.vocab_size:
+            raise InvalidRequest(
+                f"ids[{index}] is {token_id}, must be below the vocabulary size {door.vocab_size}",
+                field="ids",
+            )
+
+
 def check_params(
     given: GivenParams,
     door: Door,
@@ -167,6 +180,7 @@ def check_params(
     which refuses it.
     """
     num_outputs = check_num_outputs(given)
+    top_logprobs = check_top_logprobs(given, door.vocab_size)
     room = door.context_length - prompt_tokens
     if given.max_new_tokens is None and pool is not None:
         fits = new_tokens_that_fit(
@@ -176,12 +190,13 @@ def check_params(
             page_tokens=pool.page_tokens,
         )
         room = max(1, min(room, fits))
+    if given.until_full and given.logprobs:
+        room = min(room, _most_told_tokens(top_logprobs))
     max_new, min_new = _check_lengths(given, room)
     asked = given.max_new_tokens if max_new != given.max_new_tokens else None
     _check_stop(given.stop)
     _check_stop_ids(given.stop_token_ids, door.vocab_size)
     eos_ids: frozenset[int] = frozenset() if given.ignore_eos else door.eos_ids
-    top_logprobs = check_top_logprobs(given, door.vocab_size)
     if given.logprobs:
         _check_complete_bytes(max_new, asked, top_logprobs)
     return CheckedParams(
@@ -205,7 +220,7 @@ def check_params(
 
 def _check_complete_bytes(max_new_tokens: int, asked: int | None, top_logprobs: int) -> None:
     """Refuse an output whose log-probabilities no complete message could carry at the end."""
-    most_tokens = MAX_MESSAGE_BYTES // (_TOKEN_BYTES + _TOP_BYTES * top_logprobs)
+    most_tokens = _most_told_tokens(top_logprobs)
     if max_new_tokens > most_tokens:
         raise InvalidRequest(
             f"{named_new_tokens(max_new_tokens, asked)} with logprobs and {top_logprobs} "
@@ -214,9 +229,20 @@ def _check_complete_bytes(max_new_tokens: int, asked: int | None, top_logprobs: 
         )
 
 
+def _most_told_tokens(top_logprobs: int) -> int:
+    """Return of how many tokens one message holds the log-probabilities."""
+    return MAX_MESSAGE_BYTES // (_TOKEN_BYTES + _TOP_BYTES * top_logprobs)
+
+
 def _check_lengths(given: GivenParams, room: int) -> tuple[int, int]:
     """Return (max_new_tokens, min_new_tokens); room >= 1 is what the prompt leaves."""
-    wanted = DEFAULT_MAX_NEW_TOKENS if given.max_new_tokens is None else given.max_new_tokens
+    if given.until_full and given.max_new_tokens is not None:
+        raise InvalidRequest(
+            f"until_full with max_new_tokens {given.max_new_tokens}: they exclude each other",
+            field="sampling_params.until_full",
+        )
+    default = room if given.until_full else DEFAULT_MAX_NEW_TOKENS
+    wanted = default if given.max_new_tokens is None else given.max_new_tokens
     if wanted < 1:
         raise InvalidRequest(
             f"max_new_tokens is {wanted}, must be at least 1",

@@ -135,6 +135,12 @@ class FakeGeneration(generation_pb2_grpc.GenerationServicer):
         words = " ".join([request.text, *said]).split()
         return pb.TokenizeResponse(input_ids=range(len(words)))
 
+    async def Detokenize(
+        self, request: pb.DetokenizeRequest, _context: _Context
+    ) -> pb.DetokenizeResponse:
+        """Make a letter of each id."""
+        return pb.DetokenizeResponse(tokens=[bytes([97 + id_ % 26]) for id_ in request.ids])
+
     async def GetServerInfo(
         self, _request: pb.GetServerInfoRequest, _context: _Context
     ) -> pb.GetServerInfoResponse:

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping
 import pytest
 import structlog
 
+from chunkmesh.gateway.__main__ import main as chunkmesh_gateway
 from hicache.__main__ import main as hicache_server
 from scheduler.__main__ import main as chunkmesh_scheduler
 from stage_worker.__main__ import main as stage_worker
@@ -23,6 +24,7 @@ COMMANDS = {
     "chunkmesh-scheduler": chunkmesh_scheduler,
     "stage-worker": stage_worker,
     "hicache-server": hicache_server,
+    "chunkmesh-gateway": chunkmesh_gateway,
 }
 
 

@@ -46,6 +46,8 @@ class MeshEndpoints:
     """None without a cache."""
     workers: tuple[WorkerEndpoints, ...]
     """One for each stage, by stage, then those beside them."""
+    gateway: HostPort | None = None
+    """HTTP port of the OpenAI API; None without a gateway."""
 
     @property
     def redis_url(self) -> str | None:
@@ -61,6 +63,7 @@ class MeshEndpoints:
             "side_door": str(self.side_door),
             "hicache": None if hicache is None else str(hicache.grpc),
             "hicache_side_door": None if hicache is None else str(hicache.side_door),
+            "gateway": None if self.gateway is None else str(self.gateway),
             "redis_url": None if self.redis_url is None else without_passwords(self.redis_url),
             "workers": [
                 {

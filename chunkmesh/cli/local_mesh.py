@@ -16,7 +16,13 @@ from typing import Self, TypeVar
 
 from chunkmesh.cli.child_process import ChildCommand
 from chunkmesh.cli.endpoints import MeshEndpoints
-from chunkmesh.cli.mesh_commands import SCHEDULER, planned_central, planned_workers
+from chunkmesh.cli.mesh_commands import (
+    GATEWAY,
+    SCHEDULER,
+    planned_central,
+    planned_gateway,
+    planned_workers,
+)
 from chunkmesh.cli.mesh_options import MeshOptions
 from chunkmesh.cli.mesh_ports import choose_endpoints
 from chunkmesh.cli.partition import read_num_layers, stage_ranges, worker_ranges
@@ -40,7 +46,7 @@ def _ignore(_states: tuple[ChildState, ...]) -> None:
 
 
 class LocalMesh:
-    """Redis (if needed), hicache-server, scheduler and stage workers of one mesh."""
+    """Redis (if needed), hicache-server, scheduler, stage workers and gateway of one mesh."""
 
     def __init__(self, options: MeshOptions, observe: Observer = _ignore) -> None:
         """Start nothing yet. observe sees the processes several times a second until all serve."""
@@ -85,6 +91,7 @@ class LocalMesh:
         for planned in planned_central(options, self._endpoints):
             family.start(planned)
         family.start(*planned_workers(options, self._endpoints))
+        family.start(*planned_gateway(options, self._endpoints))
         family.wait_ready(options.ready_timeout_s, self._observe)
 
     def __exit__(
@@ -93,9 +100,9 @@ class LocalMesh:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Take everything down: workers, scheduler, hicache-server, Redis.
+        """Take everything down: gateway, workers, scheduler, hicache-server, Redis.
 
-        Unless something failed the scheduler goes first: it lets running requests end.
+        Unless something failed gateway and scheduler go first: they let running requests end.
         """
         self._take_down(keep_logs=kind is not None and issubclass(kind, Exception))
 
@@ -149,7 +156,8 @@ class LocalMesh:
             if self._family is not None:
                 try:
                     if not keep_logs:
-                        self._family.end(SCHEDULER)
+                        for name in (GATEWAY, SCHEDULER):
+                            self._family.end(name)
                 finally:
                     self._family.close()
                 self._family = None

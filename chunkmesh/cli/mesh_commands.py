@@ -20,6 +20,8 @@ from chunkmesh.trust.access import Role
 
 SCHEDULER = "scheduler"
 """Name of the scheduler's process."""
+GATEWAY = "gateway"
+"""Name of the gateway's."""
 _CAPACITY_FLAGS = frozenset({"--max-total-tokens", "--mem-fraction"})
 _SHARED_TOKENS = 16384
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
@@ -36,6 +38,24 @@ def planned_central(options: MeshOptions, endpoints: MeshEndpoints) -> tuple[Pla
 def planned_workers(options: MeshOptions, endpoints: MeshEndpoints) -> tuple[PlannedChild, ...]:
     """Return the stage workers: one for each stage, then those beside them."""
     return tuple(_worker(options, endpoints, index) for index in range(len(endpoints.workers)))
+
+
+def planned_gateway(options: MeshOptions, endpoints: MeshEndpoints) -> tuple[PlannedChild, ...]:
+    """Return chunkmesh-gateway, if there is to be one."""
+    if endpoints.gateway is None:
+        return ()
+    flags = {
+        "--host": options.host,
+        "--port": endpoints.gateway.port,
+        "--server": endpoints.scheduler,
+        "--ssl-ca-certs": None if options.certs is None else options.certs / "ca.crt",
+    }
+    planned = PlannedChild(
+        command=_module(GATEWAY, "chunkmesh.gateway", _words(flags)),
+        probe=SideDoor(address=endpoints.gateway),
+        address=str(endpoints.gateway),
+    )
+    return (planned,)
 
 
 def _hicache(options: MeshOptions, hicache: HicacheEndpoints) -> PlannedChild:

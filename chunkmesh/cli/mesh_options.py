@@ -11,6 +11,13 @@ from chunkmesh.layers import LayerRange
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class GatewayOptions:
+    """Settings of the gateway that runs beside a mesh."""
+
+    port: int | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class MeshOptions:
     """Settings of a LocalMesh. A port of None means any free one."""
 
@@ -43,6 +50,8 @@ class MeshOptions:
     internal_port: int | None = None
     http_port: int | None = None
     hicache_port: int | None = None
+    gateway: GatewayOptions | None = None
+    """None runs no chunkmesh-gateway."""
     prefer_usual_ports: bool = False
     """Ports of None are the services' usual ones where those are free."""
     scheduler_flags: tuple[str, ...] = ()

@@ -13,6 +13,7 @@ from chunkmesh.ports import bind, bind_unused
 _USUAL_PORT = 50051
 _USUAL_INTERNAL_PORT = 50052
 _USUAL_HICACHE_PORT = 50071
+_USUAL_GATEWAY_PORT = 8000
 _ANY_PORT = 0
 
 
@@ -70,4 +71,7 @@ def choose_endpoints(
                 )
                 for part in layers
             ),
+            gateway=None
+            if options.gateway is None
+            else take(options.host, options.gateway.port, _USUAL_GATEWAY_PORT, "--gateway-port"),
         )

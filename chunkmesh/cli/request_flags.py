@@ -9,6 +9,7 @@ FLAGS = {
     for name in (
         *("request_id", "priority", "cache_salt"),
         *("temperature", "top_p", "top_k", "min_p", "max_new_tokens", "min_new_tokens"),
+        "until_full",
         *("stop", "ignore_eos", "seed", "logit_bias", "n"),
         *("frequency_penalty", "presence_penalty", "repetition_penalty"),
         *("logprobs", "prompt_logprobs", "top_logprobs"),

@@ -21,6 +21,9 @@ class SamplingOptions:
             metavar="N", min=1, max=MAX_UINT32, help="Most new tokens. Default 128, or what fits."
         ),
     ] = None
+    until_full: Annotated[
+        bool, typer.Option("--until-full", help="As many new tokens as context and KV pool leave.")
+    ] = False
     min_new_tokens: Annotated[
         int | None,
         typer.Option(metavar="N", min=0, max=MAX_UINT32, help="No end token before this many."),

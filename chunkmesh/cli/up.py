@@ -22,6 +22,7 @@ from chunkmesh.cli.exits import EXIT_INTERRUPTED, reported
 from chunkmesh.cli.local_mesh import LocalMesh
 from chunkmesh.cli.mesh_options import MeshOptions
 from chunkmesh.cli.mesh_table import MeshTable
+from chunkmesh.cli.option_groups import takes_options
 from chunkmesh.cli.partition import Partition, inclusive, parse_ranges, parse_replicas
 from chunkmesh.cli.process_family import ChildState
 from chunkmesh.cli.scheduler_words import check_own_words, check_scheduler_words
@@ -55,6 +56,7 @@ app = typer.Typer()
 
 
 @app.command(cls=UpCommand)
+@takes_options
 def up(
     scheduler_flags: up_flags.SchedulerFlags = None,
     *,
@@ -74,10 +76,8 @@ def up(
     redis_url: up_flags.RedisUrl = None,
     no_cache: up_flags.NoCache = False,
     host: up_flags.Host = "127.0.0.1",
-    port: up_flags.Port = None,
-    internal_port: up_flags.InternalPort = None,
-    http_port: up_flags.HttpPort = None,
-    hicache_port: up_flags.HicachePort = None,
+    ports: up_flags.PortFlags,
+    gateway: up_flags.GatewayFlags,
     max_total_tokens: up_flags.MaxTotalTokens = None,
     certs: up_flags.Certs = None,
     log_dir: up_flags.LogDir = None,
@@ -86,7 +86,7 @@ def up(
 ) -> None:
     """Start Redis, hicache-server, the scheduler and the stage workers; Ctrl-C ends them all."""
     with reported():
-        _check_exclusions(stages, layers, partition, hicache_port, no_cache=no_cache)
+        _check_exclusions(stages, layers, partition, ports.hicache_port, no_cache=no_cache)
         words = _scheduler_words(scheduler_flags or [], max_total_tokens, page_size)
         folder = model_folder(model_path)
         places = gpus.stage_devices(device.value, devices)
@@ -103,10 +103,11 @@ def up(
             redis_url=redis_url,
             cache=not no_cache,
             host=host,
-            port=port,
-            internal_port=internal_port,
-            http_port=http_port,
-            hicache_port=hicache_port,
+            port=ports.port,
+            internal_port=ports.internal_port,
+            http_port=ports.http_port,
+            hicache_port=ports.hicache_port,
+            gateway=gateway.options(),
             scheduler_flags=words,
             worker_flags=_worker_flags(max_total_tokens, dtype, quantization),
             certs=_certs(certs),
@@ -246,6 +247,8 @@ def _as_text(mesh: LocalMesh) -> str:
         hicache = endpoints.hicache
         lines.append(f"hicache    {hicache.grpc}  (side door http://{hicache.side_door})")
         lines.append(f"redis      {without_passwords(hicache.redis_url)}")
+    if endpoints.gateway is not None:
+        lines.append(f"gateway    http://{endpoints.gateway}/v1  (OpenAI API)")
     lines.append(f"logs       {mesh.run_dir}")
     tls = "" if mesh.certs is None else f" --ssl-ca-certs {mesh.certs / 'ca.crt'}"
     lines.append(f'try        chunkmesh generate --server {endpoints.scheduler}{tls} "Hello"')

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
+import importlib.util
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from chunkmesh.cli.mesh_options import GatewayOptions
 from chunkmesh.cli.partition import Partition as PartitionName
+from chunkmesh.errors import ConfigError
 
 _MAX_PORT = 65535
 
@@ -99,20 +103,6 @@ ChunkedPrefillSize = Annotated[
 RedisUrl = Annotated[str | None, typer.Option(help="Use this Redis instead of starting one.")]
 NoCache = Annotated[bool, typer.Option("--no-cache", help="No prefix cache.")]
 Host = Annotated[str, typer.Option(help="Where the scheduler listens; the rest is on loopback.")]
-Port = Annotated[
-    int | None, typer.Option(min=1, max=_MAX_PORT, help="Users' port. Default 50051 or the next.")
-]
-InternalPort = Annotated[
-    int | None,
-    typer.Option(min=1, max=_MAX_PORT, help="Workers' port. Default 50052 or the next."),
-]
-HttpPort = Annotated[
-    int | None, typer.Option(min=1, max=_MAX_PORT, help="Scheduler's side door. Default any.")
-]
-HicachePort = Annotated[
-    int | None,
-    typer.Option(min=1, max=_MAX_PORT, help="HiCache's port. Default 50071 or the next."),
-]
 MaxTotalTokens = Annotated[
     int | None, typer.Option(min=1, help="KV capacity of each worker, in tokens.")
 ]
@@ -127,3 +117,51 @@ ReadyTimeout = Annotated[float, typer.Option(min=0, help="Seconds until all must
 JsonOutput = Annotated[
     bool, typer.Option("--json", help="Print the endpoints as one line of JSON when ready.")
 ]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class PortFlags:
+    """Where scheduler and hicache-server listen."""
+
+    port: Annotated[
+        int | None,
+        typer.Option(min=1, max=_MAX_PORT, help="Users' port. Default 50051 or the next."),
+    ] = None
+    internal_port: Annotated[
+        int | None,
+        typer.Option(min=1, max=_MAX_PORT, help="Workers' port. Default 50052 or the next."),
+    ] = None
+    http_port: Annotated[
+        int | None, typer.Option(min=1, max=_MAX_PORT, help="Scheduler's side door. Default any.")
+    ] = None
+    hicache_port: Annotated[
+        int | None,
+        typer.Option(min=1, max=_MAX_PORT, help="HiCache's port. Default 50071 or the next."),
+    ] = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class GatewayFlags:
+    """Whether chunkmesh-gateway runs beside the mesh, and where."""
+
+    gateway: Annotated[
+        bool,
+        typer.Option("--gateway", help="Also serve the OpenAI API over HTTP: chunkmesh-gateway."),
+    ] = False
+    gateway_port: Annotated[
+        int | None, typer.Option(min=1, max=_MAX_PORT, help="Its port. Default 8000 or the next.")
+    ] = None
+
+    def options(self) -> GatewayOptions | None:
+        """Return what the mesh is told.
+
+        Raises:
+            ConfigError: a flag would be without effect, or the gateway would end at once.
+        """
+        if not self.gateway:
+            if self.gateway_port is not None:
+                raise ConfigError("--gateway-port needs --gateway")
+            return None
+        if importlib.util.find_spec("fastapi") is None:
+            raise ConfigError("--gateway needs FastAPI: pip install 'chunkmesh[gateway]'")
+        return GatewayOptions(port=self.gateway_port)

@@ -58,7 +58,7 @@ def _methods(service: str, roles: frozenset[Role], *names: str) -> dict[str, fro
 
 ACCESS: Mapping[Door, Mapping[str, frozenset[Role]]] = {
     Door.USERS: {
-        **_methods("Generation", _USERS, "Generate", "Tokenize", "Abort"),
+        **_methods("Generation", _USERS, "Generate", "Tokenize", "Detokenize", "Abort"),
         **_methods("Generation", _USERS, "GetModelInfo", "GetServerInfo"),
         **_methods("Generation", _ADMIN, "FlushCache", "GetTimelines"),
         _REFLECTION: _USERS,

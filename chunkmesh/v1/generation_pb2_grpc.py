@@ -60,6 +60,11 @@ class GenerationStub:
                 request_serializer=chunkmesh_dot_v1_dot_generation__pb2.TokenizeRequest.SerializeToString,
                 response_deserializer=chunkmesh_dot_v1_dot_generation__pb2.TokenizeResponse.FromString,
                 _registered_method=True)
+        self.Detokenize = channel.unary_unary(
+                '/chunkmesh.v1.Generation/Detokenize',
+                request_serializer=chunkmesh_dot_v1_dot_generation__pb2.DetokenizeRequest.SerializeToString,
+                response_deserializer=chunkmesh_dot_v1_dot_generation__pb2.DetokenizeResponse.FromString,
+                _registered_method=True)
         self.FlushCache = channel.unary_unary(
                 '/chunkmesh.v1.Generation/FlushCache',
                 request_serializer=chunkmesh_dot_v1_dot_generation__pb2.FlushCacheRequest.SerializeToString,
@@ -114,6 +119,13 @@ class GenerationServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Detokenize(self, request, context):
+        """Tells the bytes of single tokens, for those who show log-probabilities.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def FlushCache(self, request, context):
         """Forgets every cached prefix, in the index and in Redis.
         """
@@ -156,6 +168,11 @@ def add_GenerationServicer_to_server(servicer, server):
                     servicer.Tokenize,
                     request_deserializer=chunkmesh_dot_v1_dot_generation__pb2.TokenizeRequest.FromString,
                     response_serializer=chunkmesh_dot_v1_dot_generation__pb2.TokenizeResponse.SerializeToString,
+            ),
+            'Detokenize': grpc.unary_unary_rpc_method_handler(
+                    servicer.Detokenize,
+                    request_deserializer=chunkmesh_dot_v1_dot_generation__pb2.DetokenizeRequest.FromString,
+                    response_serializer=chunkmesh_dot_v1_dot_generation__pb2.DetokenizeResponse.SerializeToString,
             ),
             'FlushCache': grpc.unary_unary_rpc_method_handler(
                     servicer.FlushCache,
@@ -304,6 +321,33 @@ class Generation:
             '/chunkmesh.v1.Generation/Tokenize',
             chunkmesh_dot_v1_dot_generation__pb2.TokenizeRequest.SerializeToString,
             chunkmesh_dot_v1_dot_generation__pb2.TokenizeResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Detokenize(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/chunkmesh.v1.Generation/Detokenize',
+            chunkmesh_dot_v1_dot_generation__pb2.DetokenizeRequest.SerializeToString,
+            chunkmesh_dot_v1_dot_generation__pb2.DetokenizeResponse.FromString,
             options,
             channel_credentials,
             insecure,

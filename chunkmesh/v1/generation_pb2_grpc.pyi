@@ -47,6 +47,8 @@ class GenerationStub:
     """Describes the mesh: its stages, links, plan epoch and load."""
     Tokenize: _grpc.UnaryUnaryMultiCallable[_generation_pb2.TokenizeRequest, _generation_pb2.TokenizeResponse]
     """Turns text or chat messages into the ids that Generate would run."""
+    Detokenize: _grpc.UnaryUnaryMultiCallable[_generation_pb2.DetokenizeRequest, _generation_pb2.DetokenizeResponse]
+    """Tells the bytes of single tokens, for those who show log-probabilities."""
     FlushCache: _grpc.UnaryUnaryMultiCallable[_generation_pb2.FlushCacheRequest, _generation_pb2.FlushCacheResponse]
     """Forgets every cached prefix, in the index and in Redis."""
     GetTimelines: _grpc.UnaryStreamMultiCallable[_generation_pb2.GetTimelinesRequest, _generation_pb2.GetTimelinesResponse]
@@ -73,6 +75,8 @@ class GenerationAsyncStub(GenerationStub):
     """Describes the mesh: its stages, links, plan epoch and load."""
     Tokenize: _aio.UnaryUnaryMultiCallable[_generation_pb2.TokenizeRequest, _generation_pb2.TokenizeResponse]  # type: ignore[assignment]
     """Turns text or chat messages into the ids that Generate would run."""
+    Detokenize: _aio.UnaryUnaryMultiCallable[_generation_pb2.DetokenizeRequest, _generation_pb2.DetokenizeResponse]  # type: ignore[assignment]
+    """Tells the bytes of single tokens, for those who show log-probabilities."""
     FlushCache: _aio.UnaryUnaryMultiCallable[_generation_pb2.FlushCacheRequest, _generation_pb2.FlushCacheResponse]  # type: ignore[assignment]
     """Forgets every cached prefix, in the index and in Redis."""
     GetTimelines: _aio.UnaryStreamMultiCallable[_generation_pb2.GetTimelinesRequest, _generation_pb2.GetTimelinesResponse]  # type: ignore[assignment]
@@ -126,6 +130,14 @@ class GenerationServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_generation_pb2.TokenizeResponse, _abc.Awaitable[_generation_pb2.TokenizeResponse]]:
         """Turns text or chat messages into the ids that Generate would run."""
+
+    @_abc_1.abstractmethod
+    def Detokenize(
+        self,
+        request: _generation_pb2.DetokenizeRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_generation_pb2.DetokenizeResponse, _abc.Awaitable[_generation_pb2.DetokenizeResponse]]:
+        """Tells the bytes of single tokens, for those who show log-probabilities."""
 
     @_abc_1.abstractmethod
     def FlushCache(

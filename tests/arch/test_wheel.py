@@ -67,7 +67,7 @@ def test_no_code_of_the_wheel_runs_data(wheel: Path) -> None:
 
 
 def test_what_the_wheel_says_of_itself(wheel: Path) -> None:
-    """The licence goes with it, and no script but the five commands."""
+    """The licence goes with it, and no script but the six commands."""
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
         (points,) = [name for name in names if name.endswith("entry_points.txt")]
@@ -76,6 +76,7 @@ def test_what_the_wheel_says_of_itself(wheel: Path) -> None:
     commands = [line.partition(" = ")[0] for line in scripts.split("\n\n")[0].splitlines() if line]
     assert sorted(commands) == [
         "chunkmesh",
+        "chunkmesh-gateway",
         "chunkmesh-scheduler",
         "hicache-admin",
         "hicache-server",

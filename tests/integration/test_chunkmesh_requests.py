@@ -66,7 +66,7 @@ def test_generate_sends_every_sampling_flag(server: FakeGeneration) -> None:
          "--frequency-penalty", "-1.5", "--presence-penalty", "0.5", "--repetition-penalty", "1.25",
          "--logit-bias", "7=-100", "--logit-bias", "300=1.5", "--stop-token-id", "5",
          "--stop-token-id", "6", "--keep-special-tokens", "--ignore-eos",
-         "--logprobs", "--prompt-logprobs", "--top-logprobs", "4")  # fmt: skip
+         "--until-full", "--logprobs", "--prompt-logprobs", "--top-logprobs", "4")  # fmt: skip
     sent = server.requests[0].sampling_params
     given = {field.name for field, _ in sent.ListFields()} | {"skip_special_tokens"}
     assert given == set(pb.SamplingParams.DESCRIPTOR.fields_by_name)

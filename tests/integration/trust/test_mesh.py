@@ -13,9 +13,10 @@ from pathlib import Path
 import grpc
 import psutil
 import pytest
+from openai import OpenAI
 
 from chunkmesh.cli.local_mesh import LocalMesh
-from chunkmesh.cli.mesh_options import MeshOptions
+from chunkmesh.cli.mesh_options import GatewayOptions, MeshOptions
 from chunkmesh.grpc_client import Access, channel
 from chunkmesh.layers import partition
 from chunkmesh.trust.access import Role
@@ -300,18 +301,22 @@ async def test_chunkmesh_up_over_tls(tiny: Path, tmp_path: Path) -> None:
         certs=tmp_path / "certs",
         page_tokens=16,
         scheduler_flags=("--api-key-file", str(keys)),
+        gateway=GatewayOptions(),
         ready_timeout_s=90,
     )
 
-    def use() -> tuple[list[str], int, int]:
+    def use() -> tuple[list[str], int, int, str]:
         with LocalMesh(options) as running:
             words = [" ".join(psutil.Process(state.pid).cmdline()) for state in running.processes()]
             to = ("--server", running.scheduler_address, "--max-new-tokens", "2")
             plain = run_cli("generate", *to, "hi")
             ca = ("--ssl-ca-certs", str(tmp_path / "certs" / "ca.crt"))
             good = run_cli("generate", *to, *ca, "--api-key-file", str(keys), "hi")
-            return words, plain.exit_code, good.exit_code
+            url = f"http://{running.endpoints.gateway}/v1"
+            with OpenAI(base_url=url, api_key=BLUE, max_retries=0) as client:
+                (model,) = client.models.list()
+            return words, plain.exit_code, good.exit_code, model.id
 
-    words, plain, good = await asyncio.to_thread(use)
-    assert (1, 0) == (plain, good)
+    words, plain, good, model = await asyncio.to_thread(use)
+    assert (1, 0, tiny.name) == (plain, good, model)
     assert not any(BLUE in line for line in words)

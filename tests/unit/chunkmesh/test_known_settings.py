@@ -9,6 +9,7 @@ import pytest
 from chunkmesh.known_settings import (
     API_KEY_VARIABLE,
     COMMON_NAMES,
+    MODULES,
     SERVICE_NAMES,
     VARIABLES,
     variable_of,
@@ -24,11 +25,12 @@ def test_common_names() -> None:
 @pytest.mark.parametrize("service", SERVICE_NAMES)
 def test_names_of_a_service(service: str) -> None:
     """A forgotten name would make every other service refuse the shared environment."""
-    importlib.import_module(f"{service}.settings")
+    module = f"{MODULES[service]}.settings"
+    importlib.import_module(module)
     names = {
         name
         for settings in Settings.__subclasses__()
-        if settings.__module__ == f"{service}.settings"
+        if settings.__module__ == module
         for name in settings.model_fields
     }
     assert names - COMMON_NAMES == SERVICE_NAMES[service]

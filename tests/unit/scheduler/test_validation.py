@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from chunkmesh.errors import InvalidRequest
+from chunkmesh.grpc_options import MAX_MESSAGE_BYTES
 from scheduler.sampling_params import GivenParams, SamplingDefaults, check_defaults
 from scheduler.validation import (
     CheckedParams,
@@ -21,6 +22,7 @@ from scheduler.validation import (
     check_prompt,
     check_request_id,
     check_text,
+    check_token_ids,
     parse_ids,
     parse_ids_le,
 )
@@ -233,3 +235,50 @@ def test_a_priority_out_of_range_is_named(priority: int) -> None:
 def test_priorities_within_the_range(priority: int) -> None:
     """Both ends are in."""
     check_priority(priority)
+
+
+@pytest.mark.parametrize(
+    ("pool", "prompt_tokens", "num_outputs", "expected"),
+    [(None, 10, 1, 90), ((4, 16), 10, 1, 55), ((4, 16), 16, 2, 17)],
+)
+def test_until_full_takes_what_context_and_pool_leave(
+    pool: tuple[int, int] | None, prompt_tokens: int, num_outputs: int, expected: int
+) -> None:
+    """Clients that name no limit want the whole answer, and are refused for none."""
+    checked = check_params(
+        GivenParams(n=num_outputs, until_full=True),
+        DOOR,
+        prompt_tokens=prompt_tokens,
+        drawn_seed=7,
+        pool=None if pool is None else KvPoolSize(num_pages=pool[0], page_tokens=pool[1]),
+    )
+    assert (expected, None) == (checked.max_new_tokens, checked.asked_new_tokens)
+
+
+def test_until_full_is_more_than_the_default() -> None:
+    """Else it would mean nothing where the context is long."""
+    door = dataclasses.replace(DOOR, context_length=1000)
+    assert 990 == check(door, until_full=True).max_new_tokens
+
+
+def test_until_full_ends_where_no_message_could_hold_more_logprobs() -> None:
+    """The client named no number that could be refused."""
+    door = dataclasses.replace(DOOR, context_length=1 << 24)
+    checked = check(door, until_full=True, logprobs=True, top_logprobs=20)
+    assert MAX_MESSAGE_BYTES // 180 == checked.max_new_tokens
+
+
+def test_until_full_excludes_a_number() -> None:
+    """One of the two would be without effect."""
+    with pytest.raises(InvalidRequest, match="exclude each other") as refusal:
+        check(until_full=True, max_new_tokens=5)
+    assert "sampling_params.until_full" == refusal.value.field
+
+
+def test_ids_to_decode_are_within_the_vocabulary() -> None:
+    """And so few that no call holds the others up."""
+    check_token_ids([0, 263], DOOR)
+    with pytest.raises(InvalidRequest, match=r"ids\[1\] is 264"):
+        check_token_ids([0, 264], DOOR)
+    with pytest.raises(InvalidRequest, match="65537 ids"):
+        check_token_ids([0] * 65537, DOOR)

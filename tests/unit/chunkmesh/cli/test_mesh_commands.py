@@ -9,8 +9,8 @@ import pytest
 
 from chunkmesh.address import HostPort
 from chunkmesh.cli.endpoints import HicacheEndpoints, MeshEndpoints, WorkerEndpoints
-from chunkmesh.cli.mesh_commands import planned_central, planned_workers
-from chunkmesh.cli.mesh_options import MeshOptions
+from chunkmesh.cli.mesh_commands import planned_central, planned_gateway, planned_workers
+from chunkmesh.cli.mesh_options import GatewayOptions, MeshOptions
 from chunkmesh.cli.process_family import PlannedChild
 from chunkmesh.layers import LayerRange
 
@@ -52,6 +52,18 @@ def test_workers_are_chained_by_peer_and_the_last_has_none() -> None:
     assert first["--scheduler"] == "127.0.0.1:2"
     assert last["--layers"] == "15-29"
     assert "--peer" not in last
+
+
+def test_a_gateway_calls_the_users_port() -> None:
+    """By TLS where the mesh has certificates; none runs unless it is asked for."""
+    assert planned_gateway(_OPTIONS, _ENDPOINTS) == ()
+    endpoints = dataclasses.replace(_ENDPOINTS, gateway=_local(12))
+    options = dataclasses.replace(_OPTIONS, gateway=GatewayOptions(), certs=Path("/certs"))
+    (plain,) = planned_gateway(_OPTIONS, endpoints)
+    (secure,) = planned_gateway(options, endpoints)
+    common = {"--host": "127.0.0.1", "--port": "12", "--server": "127.0.0.1:1"}
+    assert _flags(plain) == common
+    assert _flags(secure) == {**common, "--ssl-ca-certs": "/certs/ca.crt"}
 
 
 def test_a_worker_has_its_threads_and_the_others_one() -> None:

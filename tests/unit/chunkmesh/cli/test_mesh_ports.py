@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from chunkmesh.cli.mesh_options import MeshOptions
+from chunkmesh.cli.mesh_options import GatewayOptions, MeshOptions
 from chunkmesh.cli.mesh_ports import choose_endpoints
 from chunkmesh.errors import ConfigError
 from chunkmesh.layers import LayerRange
@@ -24,6 +24,16 @@ def test_all_ports_differ() -> None:
     for worker in chosen.workers:
         addresses += [worker.data, worker.grpc, worker.side_door]
     assert len({address.port for address in addresses}) == 11
+    assert chosen.gateway is None
+
+
+def test_a_gateway_has_a_port_where_users_reach_it() -> None:
+    """It is for users, as the scheduler's port is."""
+    options = MeshOptions(model_path=Path(), host="0.0.0.0", gateway=GatewayOptions())
+    chosen = choose_endpoints(options, _LAYERS, None)
+    assert chosen.gateway is not None
+    assert chosen.gateway.host == "127.0.0.1"
+    assert chosen.gateway.port not in {chosen.scheduler.port, chosen.internal.port}
 
 
 def test_a_named_port_in_use_is_an_error_that_names_the_flag() -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import importlib.util
+
 import pytest
 import typer
 
-from chunkmesh.cli import up
+from chunkmesh.cli import up, up_flags
+from chunkmesh.cli.mesh_options import GatewayOptions
 from chunkmesh.cli.scheduler_words import check_own_words, check_scheduler_words
 from chunkmesh.errors import ConfigError
 from chunkmesh.known_settings import flag_of
@@ -56,3 +59,18 @@ def test_flags_of_workers_are_told_apart_from_those_of_up() -> None:
             with pytest.raises(ConfigError, match=f"set CHUNKMESH_{name.upper()}"):
                 check_own_words([flag_of(name)], _own_flags())
     check_own_words(["--dtype", "--max-total-tokens", "--bogus"], _own_flags())
+
+
+def test_a_port_of_no_gateway_is_an_error() -> None:
+    """It would be without effect."""
+    with pytest.raises(ConfigError, match="--gateway-port needs --gateway"):
+        up_flags.GatewayFlags(gateway_port=8000).options()
+
+
+def test_a_gateway_without_fastapi_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would end at once, and take the mesh with it after a minute of loading."""
+    wanted = up_flags.GatewayFlags(gateway=True, gateway_port=8000)
+    assert wanted.options() == GatewayOptions(port=8000)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _name: None)
+    with pytest.raises(ConfigError, match=r"pip install 'chunkmesh\[gateway\]'"):
+        wanted.options()
