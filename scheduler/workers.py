@@ -152,6 +152,7 @@ class Workers:
     def close(self, reason: str = "the scheduler is shutting down") -> None:
         """Give all workers up; they will look for another scheduler."""
         streams = self._streams.pop_all()
+        self._fits.clear()
         for stream in streams:
             stream.give_up(reason)
         for stream in streams:
@@ -177,9 +178,15 @@ class Workers:
                     self._send(worker.worker_id, order)
 
     def hear(self, stream: WorkerStream, message: pb.AttachRequest) -> None:
-        """Take one message of an attached worker."""
-        stream.last_heard_s = time.monotonic()
+        """Take one message of an attached worker.
+
+        Nothing of a stream that was given up: its end may be on the way, while it still brings what
+        a worker has said that was stopped for a while, or that has attached again since.
+        """
         worker_id = stream.worker_id
+        if self._streams.get(worker_id) is not stream:
+            return
+        stream.last_heard_s = time.monotonic()
         match message.WhichOneof("event"):
             case "ack":
                 self._hear_ack(worker_id, message.ack)
