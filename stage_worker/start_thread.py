@@ -1,0 +1,54 @@
+"""Runs what takes minutes before a worker serves on a thread that nobody waits for at the end.
+
+A worker that loads has nothing that others need, so that it may end at any moment; a thread of
+asyncio's own would be waited for, whatever signals come.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Callable
+from typing import TypeVar
+
+from chunkmesh import left_threads
+
+_Result = TypeVar("_Result")
+
+
+async def unless_stopped(stop: asyncio.Event, work: Callable[[], _Result]) -> _Result | None:
+    """Return what work returns or raises on its thread, None if stop was set before.
+
+    Work that was stopped goes on until the process ends; nobody hears of it any more.
+    """
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[_Result] = loop.create_future()
+
+    def tell(result: _Result | None, error: BaseException | None) -> None:
+        if done.done():
+            return
+        if error is not None:
+            done.set_exception(error)
+        else:
+            done.set_result(result)  # type: ignore[arg-type] # without an error it is one
+
+    def run() -> None:
+        result, error = None, None
+        try:
+            result = work()
+        except BaseException as caught:  # noqa: BLE001 - the thread's boundary: handed on, not kept
+            error = caught
+        with contextlib.suppress(RuntimeError):  # the loop has ended
+            loop.call_soon_threadsafe(tell, result, error)
+
+    thread = threading.Thread(target=run, name="start", daemon=True)
+    thread.start()
+    stopping = asyncio.create_task(stop.wait())
+    try:
+        await asyncio.wait((done, stopping), return_when=asyncio.FIRST_COMPLETED)
+        return done.result() if done.done() else None
+    finally:
+        left_threads.leave(thread)
+        stopping.cancel()
+        done.cancel()
