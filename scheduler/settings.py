@@ -9,7 +9,7 @@ from typing import Annotated, ClassVar, Self
 from pydantic import Field, model_validator
 
 from chunkmesh.known_settings import flag_of
-from chunkmesh.settings import Address, Port, Settings
+from chunkmesh.settings import Address, Host, Port, Settings
 from scheduler.engine_config import ChunkStrategyName, LoadPolicy, WritePolicy
 
 
@@ -64,7 +64,7 @@ class SchedulerSettings(Settings):
     """File of its password; read at every connection."""
     redis_ca_certs: Path | None = None
     """PEM file of the authorities of a Redis with TLS (rediss://); the system's if not given."""
-    advertise_host: str = ""
+    advertise_host: Host = ""
     """Host under which others reach this scheduler, told by those that stand by; --host if empty,
     or this machine's name where that is every network."""
     enable_prefix_caching: bool = True
