@@ -18,7 +18,6 @@ import dataclasses
 
 from scheduler.events import RequestSpec
 
-
 _FEW_ENDS = 64
 
 
