@@ -43,6 +43,18 @@ def test_survivors_go_before_older_spares() -> None:
     assert joins(registry.attach(hello("r", 3, 6), 3.0)) == {BASE + 4: ["a", "r"]}
 
 
+def test_a_survivor_goes_before_a_spare_that_came_before_it() -> None:
+    """Whoever came first is only preferred among those whose pages are alike."""
+    registry = new_registry()
+    registry.attach(hello("o", 0, 3), 0.0)
+    registry.attach(hello("a", 0, 3, peer="host:b"), 0.0)
+    registry.attach(hello("b", 3, 6), 0.0)
+    assert registry.routes[BASE + 1].worker_ids == ("a", "b")
+    stand(registry, "ab")
+    registry.lose("b", "gone", 1.0)
+    assert joins(registry.attach(hello("r", 3, 6), 2.0)) == {BASE + 2: ["a", "r"]}
+
+
 def test_survivors_without_a_spare_become_spares() -> None:
     """They hold themselves ready for what comes, and hear why nothing stands."""
     registry = pair()
