@@ -160,6 +160,15 @@ class SchedulerSettings(Settings):
         return self
 
     @model_validator(mode="after")
+    def _check_keys(self) -> Self:
+        if self.api_key_file is not None and self.api_key_file == self.admin_api_key_file:
+            raise ValueError(
+                f"--api-key-file and --admin-api-key-file are both {self.api_key_file}: each user"
+                " would be an operator"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _check_strategy(self) -> Self:
         is_given = "chunk_strategy" in self.model_fields_set
         if self.enable_dynamic_chunking and is_given and self.chunk_strategy != "dynamic":

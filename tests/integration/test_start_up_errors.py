@@ -192,6 +192,9 @@ CASES: Mapping[str, Callable[[Given], Command]] = {
     ),
     "device that is not there": lambda given: _worker(given, "--device=cuda:7"),
     "host memory that is not there": lambda given: _worker(given, "--hicache-size=1e6"),
+    "one file of keys for users and operators": lambda given: _scheduler(
+        given, "--api-key-file=keys", "--admin-api-key-file=keys"
+    ),
     "cache secret unreadable": lambda given: _scheduler(
         given, f"--cache-secret-file={given.folder / 'gone'}"
     ),
