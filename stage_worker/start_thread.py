@@ -7,7 +7,7 @@ asyncio's own would be waited for, whatever signals come.
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import concurrent.futures
 import threading
 from collections.abc import Callable
 from typing import TypeVar
@@ -22,28 +22,18 @@ async def unless_stopped(stop: asyncio.Event, work: Callable[[], _Result]) -> _R
 
     Work that was stopped goes on until the process ends; nobody hears of it any more.
     """
-    loop = asyncio.get_running_loop()
-    done: asyncio.Future[_Result] = loop.create_future()
-
-    def tell(result: _Result | None, error: BaseException | None) -> None:
-        if done.done():
-            return
-        if error is not None:
-            done.set_exception(error)
-        else:
-            done.set_result(result)  # type: ignore[arg-type] # without an error it is one
+    ended: concurrent.futures.Future[_Result] = concurrent.futures.Future()
 
     def run() -> None:
-        result, error = None, None
         try:
-            result = work()
-        except BaseException as caught:  # noqa: BLE001 - the thread's boundary: handed on, not kept
-            error = caught
-        with contextlib.suppress(RuntimeError):  # the loop has ended
-            loop.call_soon_threadsafe(tell, result, error)
+            ended.set_result(work())
+        except BaseException as error:  # noqa: BLE001 - the thread's boundary: handed on, not kept
+            ended.set_exception(error)
 
+    ended.set_running_or_notify_cancel()
     thread = threading.Thread(target=run, name="start", daemon=True)
     thread.start()
+    done = asyncio.wrap_future(ended)
     stopping = asyncio.create_task(stop.wait())
     try:
         await asyncio.wait((done, stopping), return_when=asyncio.FIRST_COMPLETED)
