@@ -9,6 +9,8 @@ from typing import Self
 from chunkmesh.errors import ConfigError
 
 LOOPBACK = "127.0.0.1"
+EVERY_NETWORK = ("0.0.0.0", "::")
+"""Hosts to listen on that nobody can dial."""
 _MAX_PORT = 65535
 
 

@@ -93,7 +93,10 @@ class KvConnection:
         Raises:
             ConfigError: the URL is none of these.
         """
-        self._url = urllib.parse.urlsplit(url)
+        try:
+            self._url = urllib.parse.urlsplit(url)
+        except ValueError:  # its text may repeat a password
+            raise ConfigError("--redis-url: no URL, such as redis://[::1]:6379") from None
         try:
             pool = ConnectionPool.from_url(
                 url,

@@ -8,7 +8,8 @@
     def main() -> None:
         service.run(WorkerSettings, serve)
 
-The first SIGTERM or SIGINT sets stop and serve returns when it is done; a second one cancels it.
+The first SIGTERM or SIGINT sets stop and serve returns when it is done; a second one cancels it,
+and a third one ends the process whatever still holds it up.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from typing import Never
 
 import structlog
 
-from chunkmesh import logs
+from chunkmesh import left_threads, logs
 from chunkmesh.config import Loaded, SettingsT, load
 from chunkmesh.errors import ConfigError
 
@@ -49,7 +50,10 @@ def run(settings_class: type[SettingsT], serve: Serve[SettingsT]) -> Never:
         sys.exit(_refuse(settings_class.command, error))
     settings = loaded.settings
     logs.set_up(service=settings.service, level=settings.log_level, log_format=settings.log_format)
-    sys.exit(_exit_status(loaded, serve))
+    status = _exit_status(loaded, serve)
+    if left_threads.still_run():
+        _end_at_once(status)
+    sys.exit(status)
 
 
 def _exit_status(loaded: Loaded[SettingsT], serve: Serve[SettingsT]) -> int:
@@ -80,6 +84,8 @@ async def _until_stopped(settings: SettingsT, serve: Serve[SettingsT]) -> None:
     assert task is not None
 
     def on_signal() -> None:
+        if task.done() or task.cancelling():
+            _end_at_once(EXIT_FAILURE)
         if stop.is_set():
             task.cancel()
         stop.set()
@@ -88,6 +94,13 @@ async def _until_stopped(settings: SettingsT, serve: Serve[SettingsT]) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal)
     await serve(settings, stop)
+
+
+def _end_at_once(status: int) -> Never:
+    """End the process without a look at what its threads do."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
 
 
 def _config_error(error: BaseException) -> ConfigError | None:

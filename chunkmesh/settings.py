@@ -22,7 +22,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, ClassVar, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from chunkmesh.address import LOOPBACK, HostPort, Listen
 from chunkmesh.errors import ConfigError
@@ -32,6 +32,8 @@ from chunkmesh.logs import LogFormat, LogLevel
 from chunkmesh.trust.access import Role
 from chunkmesh.trust.tls_files import TlsFiles, TlsPaths, tls_files
 
+_MAX_HOST_CHARACTERS = 253
+
 
 def _parse_address(value: object) -> object:
     return _checked(HostPort.parse, value)
@@ -39,6 +41,15 @@ def _parse_address(value: object) -> object:
 
 def _parse_layers(value: object) -> object:
     return _checked(LayerRange.parse, value)
+
+
+def _check_host(value: str) -> str:
+    if value.startswith("[") and value.endswith("]"):
+        raise ValueError(f"write an IPv6 address without brackets here: {value[1:-1]}")
+    is_plain = value.isascii() and value.isprintable() and not set(value) & set(" []/@")
+    if not is_plain or len(value) > _MAX_HOST_CHARACTERS:
+        raise ValueError("should be the name or address of a host, such as 127.0.0.1")
+    return value
 
 
 def _checked(parse: Callable[[str], object], value: object) -> object:
@@ -50,6 +61,8 @@ def _checked(parse: Callable[[str], object], value: object) -> object:
 
 Address = Annotated[HostPort, BeforeValidator(_parse_address)]
 """Type of a field written as HOST:PORT."""
+Host = Annotated[str, AfterValidator(_check_host)]
+"""Type of a field that holds a host by name or by address; may be empty where the field says so."""
 Layers = Annotated[LayerRange, BeforeValidator(_parse_layers)]
 """Type of a field written as 15-29 or 15:30."""
 Port = Annotated[int, Field(ge=0, le=65535)]
@@ -70,7 +83,7 @@ class Settings(BaseModel):
     flag_aliases: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     """More flags for a field, such as {"model_path": ("--model",)}."""
 
-    host: str = LOOPBACK
+    host: Annotated[Host, Field(min_length=1)] = LOOPBACK
     """Address to listen on; 0.0.0.0 opens every network of this machine."""
     ssl_certfile: Path | None = None
     """PEM file of this service's certificate, which stands for its role by the name

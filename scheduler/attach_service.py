@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import grpc
 import structlog
 
-from chunkmesh.errors import InvalidRequest, InvariantViolated, StageUnavailable
+from chunkmesh.errors import InvalidRequest, InvariantViolated, StageUnavailable, Unavailable
 from chunkmesh.v1 import stage_pb2 as pb
 from chunkmesh.v1 import stage_pb2_grpc
 from scheduler import route_codec
@@ -115,13 +115,14 @@ async def _first(messages: AsyncIterator[pb.AttachRequest]) -> pb.Hello:
     """Return the hello that must come first.
 
     Raises:
-        InvalidRequest: something else came, or nothing in time.
+        InvalidRequest: something else came.
+        Unavailable: nothing came in time; either side may have been stopped for a while.
     """
     try:
         async with asyncio.timeout(_HELLO_S):
             first = await anext(messages, None)
     except TimeoutError as error:
-        raise InvalidRequest(f"no hello within {_HELLO_S:.0f} s") from error
+        raise Unavailable(f"no hello within {_HELLO_S:.0f} s") from error
     if first is None or first.WhichOneof("event") != "hello":
         raise InvalidRequest("the first message must be hello")
     return first.hello

@@ -18,6 +18,8 @@ import dataclasses
 
 from scheduler.events import RequestSpec
 
+_FEW_ENDS = 64
+
 
 @dataclasses.dataclass(slots=True, kw_only=True)
 class _Clock:
@@ -27,6 +29,15 @@ class _Clock:
     """Where the last one that was served began; never goes back."""
     ends: dict[str, int] = dataclasses.field(default_factory=dict)
     """Where what each user has asked for ends, of those who may be ahead of now."""
+    most_ends: int = _FEW_ENDS
+    """So many are kept before those are looked for that are not ahead of now any more."""
+
+    def forget_passed(self) -> None:
+        """Forget users whom time has passed, once there are many: they begin now like anybody."""
+        if len(self.ends) < self.most_ends:
+            return
+        self.ends = {user: end for user, end in self.ends.items() if end > self.now}
+        self.most_ends = max(_FEW_ENDS, 2 * len(self.ends))
 
 
 class FairTurns:
@@ -41,6 +52,7 @@ class FairTurns:
         clock = self._clocks.setdefault(spec.priority, _Clock())
         turn = max(clock.now, clock.ends.get(spec.user, 0))
         clock.ends[spec.user] = turn + cost_tokens(spec)
+        clock.forget_passed()
         return turn
 
     def served(self, priority: int, turn: int) -> None:

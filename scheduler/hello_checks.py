@@ -6,7 +6,13 @@ from chunkmesh.errors import InvalidRequest
 from chunkmesh.v1 import stage_pb2 as pb
 
 _MAX_DIGEST_BYTES = 64
-_MOST_CHARACTERS = {"incarnation": 64, "data_address": 300, "transport": 32, "device": 256}
+_MOST_CHARACTERS = {
+    "incarnation": 64,
+    "data_address": 300,
+    "peer": 300,
+    "transport": 32,
+    "device": 256,
+}
 """Of texts that are shown in terminals and logs of others."""
 _MOST_REASON_CHARACTERS = 1000
 _RANGES = {

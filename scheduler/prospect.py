@@ -48,6 +48,12 @@ class Prospect:
         self._announced_until_s = self._until_s if is_announced else None
         self._covered_s = self._said = None
 
+    def announced(self, now_s: float) -> None:
+        """Hear that a worker leaves which the next route would have needed, if one is awaited."""
+        if self._until_s is not None:
+            self._announced_until_s = now_s + self._patience.announced_s
+            self._until_s = max(self._until_s, self._announced_until_s)
+
     def found(self) -> None:
         """Hear that a route stands."""
         self._until_s = self._announced_until_s = self._covered_s = self._said = None

@@ -125,11 +125,14 @@ class Registry:
         """Let go of a living worker that has said it will end; its route is given up at once."""
         if worker_id not in self.workers or worker_id in self.leaving:
             return []
+        was_covered = self._is_covered()
         self.leaving.add(worker_id)
         self._doubts.lift_holds()
         reason = f"the worker of layers {self.workers[worker_id].layers} is leaving"
         route = self.route_of(worker_id)
         decisions = self._dissolve(route, reason, now_s, is_announced=True)
+        if was_covered and not self._is_covered():
+            self._prospect.announced(now_s)
         return [*self._go_on(decisions, now_s), SendReleased(worker_id=worker_id)]
 
     def fault(
@@ -231,12 +234,15 @@ class Registry:
         while (route := self._next_route(now_s)) is not None:
             self._name_pools(route)
             decisions += route.joins(self._new_token)
-        is_covered = bool(self.routes) or tiling(self._free(), self._model_layers) is not None
         reason = self.reason()
-        awaited = self._prospect.look(now_s, is_covered=is_covered, reason=reason)
+        awaited = self._prospect.look(now_s, is_covered=self._is_covered(), reason=reason)
         if awaited is not None:
             decisions.append(awaited)
         return [*decisions, *self._stand_bys(reason)]
+
+    def _is_covered(self) -> bool:
+        """Whether attached workers are a route, form one, or could."""
+        return bool(self.routes) or tiling(self._free(), self._model_layers) is not None
 
     def _next_route(self, now_s: float) -> Formation | None:
         """Begin a new epoch if workers that are free tile the model."""

@@ -9,7 +9,7 @@ from typing import Annotated, ClassVar, Self
 from pydantic import Field, model_validator
 
 from chunkmesh.known_settings import flag_of
-from chunkmesh.settings import Address, Port, Settings
+from chunkmesh.settings import Address, Host, Port, Settings
 from scheduler.engine_config import ChunkStrategyName, LoadPolicy, WritePolicy
 
 
@@ -64,7 +64,7 @@ class SchedulerSettings(Settings):
     """File of its password; read at every connection."""
     redis_ca_certs: Path | None = None
     """PEM file of the authorities of a Redis with TLS (rediss://); the system's if not given."""
-    advertise_host: str = ""
+    advertise_host: Host = ""
     """Host under which others reach this scheduler, told by those that stand by; --host if empty,
     or this machine's name where that is every network."""
     enable_prefix_caching: bool = True
@@ -157,6 +157,15 @@ class SchedulerSettings(Settings):
     def _check_lease(self) -> Self:
         if self.mesh_name and not self.redis_url:
             raise ValueError(f"--mesh-name {self.mesh_name} needs --redis-url, where the lease is")
+        return self
+
+    @model_validator(mode="after")
+    def _check_keys(self) -> Self:
+        if self.api_key_file is not None and self.api_key_file == self.admin_api_key_file:
+            raise ValueError(
+                f"--api-key-file and --admin-api-key-file are both {self.api_key_file}: each user"
+                " would be an operator"
+            )
         return self
 
     @model_validator(mode="after")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import socket
 
-from chunkmesh.address import HostPort
+from chunkmesh.address import EVERY_NETWORK, HostPort
 from chunkmesh.errors import Standby
 from chunkmesh.grpc_server import GrpcServer
 from chunkmesh.kv_login import kv_login
@@ -20,7 +20,6 @@ from scheduler.standby import RETRY_S
 
 _STORE_TIMEOUT_S = 0.5
 """Of Redis, for one send or receive; much less than a lease lives."""
-_EVERY_NETWORK = ("0.0.0.0", "::")
 
 
 def deeds(loop: ControlLoop, internal: GrpcServer) -> Deeds:
@@ -77,4 +76,4 @@ def _host(settings: SchedulerSettings) -> str:
     """Return how others reach this machine."""
     if settings.advertise_host:
         return settings.advertise_host
-    return socket.gethostname() if settings.host in _EVERY_NETWORK else settings.host
+    return socket.gethostname() if settings.host in EVERY_NETWORK else settings.host

@@ -152,9 +152,9 @@ class Workers:
     def close(self, reason: str = "the scheduler is shutting down") -> None:
         """Give all workers up; they will look for another scheduler."""
         streams = self._streams.pop_all()
+        self._fits.clear()
         for stream in streams:
             stream.give_up(reason)
-        for stream in streams:
             self._decide(self.registry.lose(stream.worker_id, reason, time.monotonic()))
 
     def look_at_clock(self, timeout_s: float) -> float:
@@ -177,9 +177,11 @@ class Workers:
                     self._send(worker.worker_id, order)
 
     def hear(self, stream: WorkerStream, message: pb.AttachRequest) -> None:
-        """Take one message of an attached worker."""
-        stream.last_heard_s = time.monotonic()
+        """Take one message; nothing of a stream that was given up, which may bring old ones."""
         worker_id = stream.worker_id
+        if self._streams.get(worker_id) is not stream:
+            return
+        stream.last_heard_s = time.monotonic()
         match message.WhichOneof("event"):
             case "ack":
                 self._hear_ack(worker_id, message.ack)
@@ -212,8 +214,7 @@ class Workers:
         if stage is None:
             return
         acked = codec.acked_from(ack, stage)
-        times = codec.times_from(ack)
-        heard_s = time.monotonic()
+        times, heard_s = codec.times_from(ack), time.monotonic()
         ratio = self.timeline.acked(ack.epoch, stage, ack.seq_no, times, heard_s=heard_s)
         if ratio is not None:
             observe_prediction(stage, ratio)
@@ -294,9 +295,8 @@ class Workers:
 
     def _await(self, awaited: RouteAwaited) -> None:
         """Tell the engine how long requests may wait."""
-        wait_s, reason, is_announced = awaited.wait_s, awaited.reason, awaited.is_announced
-        _log.info("route awaited", wait_s=round(wait_s, 3), reason=reason)
-        self._on_event(events.RouteAwaited(wait_s=wait_s, reason=reason, is_announced=is_announced))
+        _log.info("route awaited", wait_s=round(awaited.wait_s, 3), reason=awaited.reason)
+        self._on_event(events.RouteAwaited(**dataclasses.asdict(awaited)))
 
     def _send(self, worker_id: str, order: pb.AttachResponse) -> None:
         """Queue an order for a worker; give up one that does not take its orders."""

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable
 
+from chunkmesh import left_threads
 from chunkmesh.logprobs_codec import to_message
 from chunkmesh.v1 import stage_pb2 as pb
 from stage_worker.host_copies import Restored
@@ -83,6 +84,7 @@ class Completions:
             self._stopped = True
             self._changed.notify_all()
         self._thread.join(_STOP_S)
+        left_threads.leave(self._thread)
 
     def _wait_until(self, reached: Callable[[], bool]) -> None:
         with self._changed:

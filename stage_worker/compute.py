@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import assert_never
 
+from chunkmesh import left_threads
 from chunkmesh.errors import LinkError
 from chunkmesh.transports.base import Activation
 from chunkmesh.transports.slots import InboundSlots, OutboundSlots
@@ -146,6 +147,7 @@ class Compute:
         """Let the thread end after the orders already put; blocks, for a while at most."""
         self._orders.put(Stop())
         self._thread.join(_STOP_S)
+        left_threads.leave(self._thread)
         self._completions.stop()
 
     def _run(self) -> None:

@@ -132,13 +132,13 @@ class Links:
         for slots in (self.inbound, self.outbound):
             if slots is not None:
                 slots.close()
-        tasks: list[asyncio.Task[None] | asyncio.Task[Receiver]] = [*self._tasks]
-        if self._accept is not None:
-            tasks.append(self._accept)
-        for task in tasks:
+        accepting = [] if self._accept is None else [self._accept]
+        for task in (*self._tasks, *accepting):
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        for end in self._ends:
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        accepted = await asyncio.gather(*accepting, return_exceptions=True)
+        unused = [end for end in accepted if not isinstance(end, BaseException)]
+        for end in (*self._ends, *(end for end in unused if end not in self._ends)):
             await end.close()
 
     @property

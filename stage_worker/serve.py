@@ -31,6 +31,7 @@ from stage_worker.place import NOWHERE, Duty
 from stage_worker.settings import WorkerSettings
 from stage_worker.stage import Stage
 from stage_worker.start_profile import KeptProfile, profile_limits
+from stage_worker.start_thread import unless_stopped
 from stage_worker.weight_choice import WeightChoice
 from stage_worker.worker import Capacity, Worker
 
@@ -98,7 +99,10 @@ async def serve(settings: WorkerSettings, stop: asyncio.Event) -> None:
         )
         await stack.enter_async_context(side_door.listening(app, settings.listen("http_port")))
         await stack.enter_async_context(health.listening(settings.listen("port"), grace_s=0))
-        stage, capacity_tokens = await asyncio.to_thread(_load, settings, progress)
+        loaded = await unless_stopped(stop, lambda: _load(settings, progress))
+        if loaded is None:
+            return
+        stage, capacity = loaded
         device = torch.device(stage.description.device)
         worker = Worker(
             stage=stage,
@@ -106,15 +110,12 @@ async def serve(settings: WorkerSettings, stop: asyncio.Event) -> None:
                 settings.transport, str(settings.data_address), device=device, tls=mesh
             ),
             stores=_stores(settings),
-            capacity=Capacity(
-                kv_tokens=capacity_tokens,
-                host=await asyncio.to_thread(_host_pages, settings, stage, capacity_tokens),
-            ),
+            capacity=capacity,
             peer=None if settings.peer is None else str(settings.peer),
             on_ready=health.set_serving,
         )
         progress.worker = worker
-        progress.profile = _profile(settings, stage, capacity_tokens)
+        progress.profile = _profile(settings, stage, capacity.kv_tokens)
         serving = worker.run(settings.scheduler, progress.profile, mesh)
         await _until(stop, serving, _leave(worker, settings.drain_timeout))
 
@@ -163,7 +164,7 @@ def _stores(settings: WorkerSettings) -> list[KvStore]:
 
 
 def _host_pages(settings: WorkerSettings, stage: Stage, capacity_tokens: int) -> HostPages:
-    """Take the host memory for pages; on a thread, since to pin much of it takes seconds."""
+    """Take the host memory for pages; to pin much of it takes seconds."""
     description = stage.description
     num_bytes = settings.host_bytes(capacity_tokens * description.kv_bytes_per_token)
     return HostPages(num_bytes, pinned=description.device != "cpu")
@@ -188,8 +189,15 @@ def _cache_folder() -> Path:
     return user_cache_folder() / "chunkmesh"
 
 
-def _load(settings: WorkerSettings, progress: _Progress) -> tuple[Stage, int]:
-    """Load the weights and make the stage ready; on a thread. Returns the KV capacity too."""
+def _load(settings: WorkerSettings, progress: _Progress) -> tuple[Stage, Capacity]:
+    """Load the weights, make the stage ready and take its memory; on a thread."""
+    stage, capacity_tokens = _load_stage(settings, progress)
+    host = _host_pages(settings, stage, capacity_tokens)
+    return stage, Capacity(kv_tokens=capacity_tokens, host=host)
+
+
+def _load_stage(settings: WorkerSettings, progress: _Progress) -> tuple[Stage, int]:
+    """Load the weights and make the stage ready. Returns the KV capacity too."""
 
     def on_progress(done: int, total: int) -> None:
         progress.loaded = min(done / total, _ALMOST)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from chunkmesh.address import HostPort
+from chunkmesh.address import EVERY_NETWORK, HostPort
 from chunkmesh.settings import Address, Layers, Port, Settings
 
 
@@ -94,6 +94,15 @@ class WorkerSettings(Settings):
     """Longest chunk to measure, in tokens; 256 on a CPU and 8192 elsewhere if not given."""
     profile_dir: Path | None = None
     """Folder that keeps profiles; chunkmesh/profiles in the user's cache if not given."""
+
+    @model_validator(mode="after")
+    def _check_host(self) -> Self:
+        if self.host in EVERY_NETWORK:
+            raise ValueError(
+                f"--host {self.host}: the stage before has to dial this worker: name the address of"
+                " one network"
+            )
+        return self
 
     def host_bytes(self, kv_capacity_bytes: int) -> int:
         """Return how large the host memory for pages is to be."""

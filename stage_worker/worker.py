@@ -235,7 +235,7 @@ class Worker:
                 await session.run(stub, Silence() if has_others else None)
             except grpc.aio.AioRpcError as error:
                 lost = from_rpc_error(error)
-                if isinstance(lost, InvalidRequest):
+                if _is_refusal(error, lost):
                     raise ConfigError(f"scheduler {address}: {lost}") from error
             except (StaleEpoch, Silent) as error:
                 lost = error
@@ -280,6 +280,15 @@ class Worker:
         """Let the open session say something; on the event loop."""
         if self._session is not None:
             say(self._session)
+
+
+def _is_refusal(error: grpc.aio.AioRpcError, meant: ChunkMeshError) -> bool:
+    """Whether a scheduler does not want this worker, now and later.
+
+    The same error may stand for other statuses, of gRPC itself or of a proxy, which pass.
+    """
+    has_its_status = error.code() is grpc.StatusCode.INVALID_ARGUMENT
+    return has_its_status and isinstance(meant, InvalidRequest)
 
 
 def _preferred(peer: str | None, stage: Stage) -> PreferredPeer | None:

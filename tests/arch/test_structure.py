@@ -33,6 +33,7 @@ MAY_CATCH_BROADLY = {
     "chunkmesh/service.py",  # the last place of a process that can log
     "stage_worker/completions.py",  # the thread that waits for a device hands its error on
     "stage_worker/compute.py",  # and so does the compute thread
+    "stage_worker/start_thread.py",  # and the one that loads
     "stage_worker/page_io.py",  # and so do the I/O threads
 }
 

@@ -155,6 +155,9 @@ CASES: Mapping[str, Callable[[Given], Command]] = {
     "address that is none": lambda given: _worker(given, "--scheduler=localhost"),
     "address with a scheme": lambda given: _worker(given, "--scheduler=http://h:1"),
     "IPv6 address without brackets": lambda given: _worker(given, "--scheduler=::1:50052"),
+    "host in brackets": lambda given: _scheduler(given, "--host=[::1]"),
+    "host that is none": lambda given: _scheduler(given, "--advertise-host=a b"),
+    "worker on every network": lambda given: _worker(given, "--host=0.0.0.0"),
     "layers that are no range": lambda given: _worker(given, "--layers=5"),
     "layers outside the model": lambda given: _worker(given, "--layers=2-9"),
     "port in use, users'": lambda given: _scheduler(given, f"--port={given.port}"),
@@ -189,6 +192,9 @@ CASES: Mapping[str, Callable[[Given], Command]] = {
     ),
     "device that is not there": lambda given: _worker(given, "--device=cuda:7"),
     "host memory that is not there": lambda given: _worker(given, "--hicache-size=1e6"),
+    "one file of keys for users and operators": lambda given: _scheduler(
+        given, "--api-key-file=keys", "--admin-api-key-file=keys"
+    ),
     "cache secret unreadable": lambda given: _scheduler(
         given, f"--cache-secret-file={given.folder / 'gone'}"
     ),
@@ -197,6 +203,7 @@ CASES: Mapping[str, Callable[[Given], Command]] = {
         given, f"--latency-model={given.folder / 'gone'}"
     ),
     "latency file of another model": lambda given: _scheduler(given, _other_latency(given)),
+    "Redis URL with half a bracket": lambda _given: _hicache("--redis-url=redis://me:secret@[::1"),
     "Redis URL that is none": lambda _given: _hicache("--redis-url=http://h:1"),
 }
 REFUSED = f"scheduler {ANY}: this worker is refused: "

@@ -6,13 +6,18 @@ import signal
 import subprocess
 import sys
 import textwrap
+import time
 
 import pytest
 
 PROGRAM = """
 import asyncio
+import atexit
+import sys
+import threading
+import time
 from typing import ClassVar
-from chunkmesh import service
+from chunkmesh import left_threads, service
 from chunkmesh.errors import ConfigError
 from chunkmesh.settings import Settings
 
@@ -30,6 +35,22 @@ async def ignore_stop(settings, stop):
     await stop.wait()
     print("stopping", flush=True)
     await asyncio.Event().wait()
+
+def sleep_long():
+    time.sleep(60)
+
+async def leave_a_thread(settings, stop):
+    thread = threading.Thread(target=sleep_long, daemon=True)
+    thread.start()
+    atexit.register(lambda: print("the interpreter ended under it", file=sys.stderr))
+    left_threads.leave(thread)
+    print("up", flush=True)
+    await stop.wait()
+
+async def never_end(settings, stop):
+    threads = asyncio.to_thread(sleep_long)
+    print("up", flush=True)
+    await threads
 
 async def refuse(settings, stop):
     async with asyncio.TaskGroup() as tasks:
@@ -92,6 +113,28 @@ def test_a_second_signal_cuts_the_stop_short() -> None:
     process.send_signal(signal.SIGTERM)
     status, stderr = _finish(process)
     assert (status, _events(stderr)) == (1, ["starting", "stop cut short"])
+
+
+def test_a_thread_that_was_left_holds_nothing_up() -> None:
+    """Native code that it runs would abort a process whose interpreter ends under it."""
+    process = _start("leave_a_thread")
+    assert process.stdout is not None
+    process.stdout.readline()
+    process.send_signal(signal.SIGTERM)
+    status, stderr = _finish(process)
+    assert (status, _events(stderr)) == (0, ["starting", "stopped"])
+
+
+def test_a_third_signal_ends_whatever_hangs() -> None:
+    """A thread that asyncio waits for would else leave SIGKILL only."""
+    process = _start("never_end")
+    assert process.stdout is not None
+    process.stdout.readline()
+    for _ in range(3):
+        process.send_signal(signal.SIGTERM)
+        time.sleep(0.5)
+    status, stderr = _finish(process)
+    assert (status, _events(stderr)[0]) == (1, "starting")
 
 
 def test_a_wrong_flag_is_one_line_and_status_2() -> None:

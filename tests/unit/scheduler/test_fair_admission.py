@@ -189,6 +189,18 @@ def test_clocks_forget_users_when_nobody_waits() -> None:
     assert all(not clock.ends for clock in turns._clocks.values())
 
 
+def test_clocks_forget_users_whom_time_has_passed() -> None:
+    """Where somebody always waits, users who came once must not be remembered for ever."""
+    turns = FairTurns()
+    ahead = turns.take(make_spec("r", 4, max_new_tokens=1_000_000, user="ahead"))
+    for index in range(2000):
+        turn = turns.take(make_spec("r", 4, max_new_tokens=4, user=f"user {index}"))
+        turns.served(0, turn + 8)
+    assert len(turns._clocks[0].ends) < 150
+    again = turns.take(make_spec("r", 4, max_new_tokens=4, user="ahead"))
+    assert again == ahead + 1_000_004, "who is ahead of time stays so"
+
+
 def test_a_full_queue_makes_room_for_who_has_less_in_it() -> None:
     """Else a flood would keep others out at the door, however fair the queue is."""
     door = Door(max_queued_requests=6)

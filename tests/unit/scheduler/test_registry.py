@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+from typing import Any
 
 import pytest
 
@@ -156,3 +157,29 @@ def test_the_fingerprint_depends_on_weights_and_not_on_the_split() -> None:
             registry.attach(hello(f"{first}", first, last), 0.0)
         prints.append(registry.fingerprint())
     assert prints[0] == prints[1] != b""
+
+
+@pytest.mark.parametrize(
+    ("worker_id", "change"),
+    [
+        ("a", {"layer_digests": (b"0", b"x", b"2")}),
+        ("b", {"layer_digests": (b"3", b"4", b"x")}),
+        ("a", {"embedding_digest": b"x"}),
+        ("b", {"head_digest": b"x"}),
+        ("both", {"config_digest": b"x"}),
+    ],
+    ids=str,
+)
+def test_the_fingerprint_is_of_all_weights_and_of_the_config(
+    worker_id: str, change: dict[str, Any]
+) -> None:
+    """Else pages of other weights would be found, and outputs go on that others have begun."""
+    prints = []
+    for changed in (False, True):
+        registry = new_registry()
+        for each in (hello("a", 0, 3), hello("b", 3, 6)):
+            is_it = changed and worker_id in {each.worker_id, "both"}
+            registry.attach(dataclasses.replace(each, **change) if is_it else each, 0.0)
+        prints.append(registry.fingerprint())
+    assert prints[0] != prints[1]
+    assert b"" not in prints

@@ -12,7 +12,7 @@ from scheduler.decisions import (
 )
 from scheduler.formation import Phase
 from scheduler.registry import FORMING_S, FaultSide
-from tests.hellos import BASE, attached, hello, joins, new_registry, of_kind, pair, stand
+from tests.hellos import BASE, PATIENCE, attached, hello, joins, new_registry, of_kind, pair, stand
 
 
 def test_a_lost_worker_breaks_its_route_and_a_spare_forms_the_next() -> None:
@@ -41,6 +41,18 @@ def test_survivors_go_before_older_spares() -> None:
     registry.attach(hello("z", 0, 3), 1.0)
     registry.lose("b", "gone", 2.0)
     assert joins(registry.attach(hello("r", 3, 6), 3.0)) == {BASE + 4: ["a", "r"]}
+
+
+def test_a_survivor_goes_before_a_spare_that_came_before_it() -> None:
+    """Whoever came first is only preferred among those whose pages are alike."""
+    registry = new_registry()
+    registry.attach(hello("o", 0, 3), 0.0)
+    registry.attach(hello("a", 0, 3, peer="host:b"), 0.0)
+    registry.attach(hello("b", 3, 6), 0.0)
+    assert registry.routes[BASE + 1].worker_ids == ("a", "b")
+    stand(registry, "ab")
+    registry.lose("b", "gone", 1.0)
+    assert joins(registry.attach(hello("r", 3, 6), 2.0)) == {BASE + 2: ["a", "r"]}
 
 
 def test_survivors_without_a_spare_become_spares() -> None:
@@ -213,3 +225,33 @@ def test_a_route_that_forms_does_without_who_leaves() -> None:
     decisions = registry.leave("b", 0.5)
     assert of_kind(RouteBroke, decisions) == []
     assert joins(decisions) == {BASE + 2: ["a", "s"]}
+
+
+def test_who_leaves_while_a_lost_route_forms_again_has_a_successor_too() -> None:
+    """Requests wait for that one, though what they lost before was a worker that died."""
+    registry = pair(("s", 3, 6))
+    (awaited,) = of_kind(RouteAwaited, registry.lose("b", "killed", 1.0))
+    assert (awaited.wait_s, awaited.is_announced) == (5.0, False)
+    (awaited,) = of_kind(RouteAwaited, registry.leave("s", 1.1))
+    assert (awaited.wait_s, awaited.is_announced) == (PATIENCE.announced_s, True)
+
+
+def test_who_leaves_beside_one_that_died_keeps_nobody_waiting() -> None:
+    """Its successor alone would be of no use."""
+    registry = pair()
+    registry.lose("b", "killed", 1.0)
+    (awaited,) = of_kind(RouteAwaited, registry.leave("a", 1.5))
+    assert (awaited.wait_s, awaited.is_announced) == (1.0, False)
+
+
+def test_a_spare_that_leaves_while_a_lost_route_forms_again_changes_no_wait() -> None:
+    """What forms does without it."""
+    registry = pair(("s", 3, 6), ("t", 3, 6))
+    registry.lose("b", "killed", 1.0)
+    assert of_kind(RouteAwaited, registry.leave("t", 1.1)) == []
+
+
+def test_who_leaves_before_the_first_route_is_awaited_by_nobody() -> None:
+    """No request has come yet."""
+    registry = attached(("a", 0, 3), ("b", 3, 6))
+    assert of_kind(RouteAwaited, registry.leave("a", 1.0)) == []

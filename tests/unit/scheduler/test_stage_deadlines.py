@@ -201,3 +201,28 @@ def test_the_schedulers_own_standstill_is_nobodys_lateness() -> None:
     stages.deadlines.stood_still(60.0)
     assert stages.late(63.9) is None
     assert stages.late(64.1) == 0
+
+
+def test_pages_that_are_copied_count_once() -> None:
+    """Else each long hit would let a stage hang for longer, for good."""
+    stages = _Stages(page_bytes=10_000_000)
+    stages.deadlines.copied(100)
+    stages.send(0.0)
+    for stage in range(3):
+        stages.ack(stage, 1.0)
+    stages.send(10.0)
+    assert stages.late(13.9) is None
+    assert stages.late(14.1) == 0
+
+
+@pytest.mark.parametrize("num_acked", [0, 1, 2])
+def test_after_a_standstill_a_hang_is_noticed_as_soon_as_before_it(num_acked: int) -> None:
+    """A scheduler that once stood still for a minute must not give each stage that minute."""
+    stages = _Stages()
+    stages.deadlines.stood_still(60.0)
+    stages.send(100.0)
+    for stage in range(num_acked):
+        stages.ack(stage, 100.0 + stage)
+    last_s = 100.0 + max(num_acked - 1, 0)
+    assert stages.late(last_s + 3.9) is None
+    assert stages.late(last_s + 4.1) == num_acked
