@@ -1,0 +1,118 @@
+"""One service of a mesh as a process of its own, to be killed, stopped, ended and started again."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Protocol
+
+_BIN = Path(sys.executable).parent
+_UP = frozenset({"serving", "spare", "standby"})
+"""What a side door says of a service that does what it is there for."""
+_LOOK_S = 0.02
+WAIT_S = 100.0
+
+
+class Service(Protocol):
+    """What a mesh is made of."""
+
+    def start(self) -> None:
+        """Start it, for the first time or again: where it was, with what it was told."""
+
+    def is_up(self) -> bool:
+        """Whether it does what it is there for."""
+
+    def send(self, number: signal.Signals) -> None:
+        """Send a signal."""
+
+    def exit_status(self) -> int:
+        """Wait for its end; minus the signal's number if it died of one."""
+
+    def memory_bytes(self) -> int:
+        """Return what it holds of memory now."""
+
+
+@dataclasses.dataclass(slots=True, kw_only=True)
+class ServiceProcess:
+    """Owns one of our own programs."""
+
+    command: tuple[str, ...]
+    """Its program and flags; all ports are told, so that it comes back where it was."""
+    http_port: int
+    """Of its side door."""
+    log_path: Path
+    _running: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start it; it appends to its log."""
+        program = str(_BIN / self.command[0])
+        with self.log_path.open("ab") as log:
+            self._running = subprocess.Popen([program, *self.command[1:]], stdout=log, stderr=log)
+
+    def ready(self) -> dict[str, Any]:
+        """Ask the side door; an answer of 503 is an answer."""
+        url = f"http://127.0.0.1:{self.http_port}/ready"
+        try:
+            with urllib.request.urlopen(url, timeout=2) as said:
+                body: dict[str, Any] = json.load(said)
+        except urllib.error.HTTPError as error:
+            body = json.load(error)
+        except OSError:
+            body = {"ready": False, "state": "gone", "reason": "not reached"}
+        return body
+
+    def is_up(self) -> bool:
+        """Whether it serves, or waits as a spare or a standby to do so."""
+        return self.ready()["state"] in _UP
+
+    def send(self, number: signal.Signals) -> None:
+        """Send a signal."""
+        self._process.send_signal(number)
+
+    def exit_status(self) -> int:
+        """Wait for its end."""
+        return self._process.wait(WAIT_S)
+
+    def end(self, number: signal.Signals = signal.SIGTERM) -> int:
+        """Send a signal, wait, and return the exit status."""
+        self.send(number)
+        return self.exit_status()
+
+    def memory_bytes(self) -> int:
+        """Return what it holds of memory now."""
+        return resident_bytes(self._process.pid)
+
+    def close(self) -> None:
+        """Kill it, if it runs; it may be started again."""
+        if self._running is not None:
+            self._running.kill()
+            self._running.wait(WAIT_S)
+            self._running = None
+
+    @property
+    def _process(self) -> subprocess.Popen[bytes]:
+        assert self._running is not None
+        return self._running
+
+
+def resident_bytes(pid: int) -> int:
+    """Return the memory of a process of ours that is in use."""
+    fields = Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()
+    return int(fields[1]) * 4096
+
+
+def wait_until(holds: Callable[[], bool], why: Callable[[], str], limit_s: float = WAIT_S) -> float:
+    """Look until something holds; return the seconds that it took. Why is told if it does not."""
+    begin_s = time.monotonic()
+    while not holds():
+        assert time.monotonic() < begin_s + limit_s, why()
+        time.sleep(_LOOK_S)
+    return time.monotonic() - begin_s
