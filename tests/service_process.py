@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import signal
-import subprocess
-import sys
 import time
 import urllib.error
 import urllib.request
@@ -14,11 +13,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
-_BIN = Path(sys.executable).parent
+from tests.launched_service import WAIT_S, Launched, fork, launch
+
 _UP = frozenset({"serving", "spare", "standby"})
 """What a side door says of a service that does what it is there for."""
 _LOOK_S = 0.02
-WAIT_S = 100.0
 
 
 class Service(Protocol):
@@ -33,8 +32,8 @@ class Service(Protocol):
     def send(self, number: signal.Signals) -> None:
         """Send a signal."""
 
-    def exit_status(self) -> int:
-        """Wait for its end; minus the signal's number if it died of one."""
+    def end(self, number: signal.Signals = signal.SIGTERM) -> int:
+        """Send a signal, wait, and return the exit status: minus a signal that it died of."""
 
     def memory_bytes(self) -> int:
         """Return what it holds of memory now."""
@@ -49,13 +48,12 @@ class ServiceProcess:
     http_port: int
     """Of its side door."""
     log_path: Path
-    _running: subprocess.Popen[bytes] | None = None
+    is_forked: bool
+    _running: Launched | None = None
 
     def start(self) -> None:
         """Start it; it appends to its log."""
-        program = str(_BIN / self.command[0])
-        with self.log_path.open("ab") as log:
-            self._running = subprocess.Popen([program, *self.command[1:]], stdout=log, stderr=log)
+        self._running = (fork if self.is_forked else launch)(self.command, self.log_path)
 
     def ready(self) -> dict[str, Any]:
         """Ask the side door; an answer of 503 is an answer."""
@@ -75,11 +73,15 @@ class ServiceProcess:
 
     def send(self, number: signal.Signals) -> None:
         """Send a signal."""
-        self._process.send_signal(number)
+        assert self._running is not None
+        os.kill(self._running.pid, number)
 
     def exit_status(self) -> int:
-        """Wait for its end."""
-        return self._process.wait(WAIT_S)
+        """Wait for its end; it may be started again then."""
+        assert self._running is not None
+        status = self._running.exit_status()
+        self._running = None
+        return status
 
     def end(self, number: signal.Signals = signal.SIGTERM) -> int:
         """Send a signal, wait, and return the exit status."""
@@ -88,19 +90,13 @@ class ServiceProcess:
 
     def memory_bytes(self) -> int:
         """Return what it holds of memory now."""
-        return resident_bytes(self._process.pid)
+        assert self._running is not None
+        return resident_bytes(self._running.pid)
 
     def close(self) -> None:
-        """Kill it, if it runs; it may be started again."""
-        if self._running is not None:
-            self._running.kill()
-            self._running.wait(WAIT_S)
-            self._running = None
-
-    @property
-    def _process(self) -> subprocess.Popen[bytes]:
-        assert self._running is not None
-        return self._running
+        """Kill it, if it still runs, and wait."""
+        if self._running is not None and not self._running.has_ended():
+            self.end(signal.SIGKILL)
 
 
 def resident_bytes(pid: int) -> int:

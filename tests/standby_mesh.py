@@ -42,6 +42,8 @@ class Shape:
     scheduler_flags: tuple[str, ...] = ()
     worker_flags: tuple[str, ...] = ()
     hicache_flags: tuple[str, ...] = ()
+    are_forked: bool = True
+    """See launched_service: quick to start, but no measure of memory."""
 
 
 class StandbyMesh:
@@ -109,6 +111,7 @@ class StandbyMesh:
             *self._shape.scheduler_flags,
         )  # fmt: skip
         return Scheduler(
+            is_forked=self._shape.are_forked,
             command=command,
             http_port=http,
             log_path=self._folder / f"scheduler-{index}.log",
@@ -123,6 +126,7 @@ class StandbyMesh:
             f"--redis-url={self.valkey.url}", *self._shape.hicache_flags,
         )  # fmt: skip
         return HiCache(
+            is_forked=self._shape.are_forked,
             command=command,
             http_port=http,
             log_path=self._folder / f"hicache-{index}.log",
@@ -139,5 +143,9 @@ class StandbyMesh:
             f"--data-port={free_port()}", "--transport=grpc", "--profile=off", *stored,
             *self._shape.worker_flags,
         )  # fmt: skip
-        log_path = self._folder / f"worker-{index}.log"
-        return ServiceProcess(command=command, http_port=http, log_path=log_path)
+        return ServiceProcess(
+            is_forked=self._shape.are_forked,
+            command=command,
+            http_port=http,
+            log_path=self._folder / f"worker-{index}.log",
+        )

@@ -84,6 +84,11 @@ class Valkey:
         assert self._process is not None
         self._process.send_signal(number)
 
+    def end(self, number: signal.Signals = signal.SIGTERM) -> int:
+        """Send a signal, wait, and return the exit status."""
+        self.send(number)
+        return self.exit_status()
+
     def exit_status(self) -> int:
         """Wait for its end."""
         assert self._process is not None
