@@ -1,8 +1,8 @@
 """Calls that are tried again while no scheduler serves, without a token coming twice.
 
-A call that ended UNAVAILABLE, or CANCELLED by the server, is made again, at the next server or the same, not before the time
-that RetryInfo names and with jitter, until its time is over. Not so once output has come: what the
-client has read cannot be taken back. See docs/reliability.md.
+A call that ended UNAVAILABLE, or CANCELLED by the server, is made again, at the next server or the
+same, not before the time that RetryInfo names and with jitter, until its time is over. Not so once
+output has come: what the client has read cannot be taken back. See docs/reliability.md.
 """
 
 from __future__ import annotations
