@@ -37,6 +37,10 @@ class Launched:
     """Whether it has, without a wait; its id may be another's then."""
 
 
+def _do_nothing() -> None:
+    """Be as the parent is."""
+
+
 def launch(command: tuple[str, ...], log: Path) -> Launched:
     """Start a program of ours with these flags; it appends to the log."""
     with log.open("ab") as end:
@@ -48,9 +52,11 @@ def launch(command: tuple[str, ...], log: Path) -> Launched:
     )
 
 
-def fork(command: tuple[str, ...], log: Path) -> Launched:
-    """Do the same by a fork; it is killed when this process exits."""
-    process = _FORKED.Process(target=_be, args=(command, str(log)), daemon=True)
+def fork(
+    command: tuple[str, ...], log: Path, prepare: Callable[[], None] = _do_nothing
+) -> Launched:
+    """Do the same by a fork that prepares itself first; it is killed when this process exits."""
+    process = _FORKED.Process(target=_be, args=(command, str(log), prepare), daemon=True)
     process.start()
 
     def exit_status() -> int:
@@ -64,8 +70,9 @@ def fork(command: tuple[str, ...], log: Path) -> Launched:
     )
 
 
-def _be(command: tuple[str, ...], log: str) -> None:
+def _be(command: tuple[str, ...], log: str, prepare: Callable[[], None]) -> None:
     """Be one of our programs."""
+    prepare()
     descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(descriptor, sys.stdout.fileno())
     os.dup2(descriptor, sys.stderr.fileno())
