@@ -131,7 +131,10 @@ class Workers:
             route_metrics.count_lost_worker(cause)
         stream.give_up(reason)
         text = f"the worker of layers {layers} was lost: {reason}"
-        self._decide(self.registry.lose(worker_id, text, time.monotonic()), cause)
+        decisions = self.registry.lose(
+            worker_id, text, time.monotonic(), is_late=cause == "fenced"
+        )
+        self._decide(decisions, cause)
 
     def lose_stream(self, stream: WorkerStream, reason: str, cause: LossCause = "ended") -> None:
         """Give a worker up whose stream ended, unless it has attached again by another one."""

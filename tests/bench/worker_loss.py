@@ -20,7 +20,9 @@ from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 
+from chunkmesh.layers import LayerRange
 from chunkmesh.v1 import generation_pb2 as pb
+from scheduler.latency_file import LatencyFile, SavedStage
 from tests.bench import machine
 from tests.bench.measure import table
 from tests.bytes_tokenizer import write_bytes_folder
@@ -35,6 +37,8 @@ _PROMPT_TOKENS = 1000
 _OUTPUT_TOKENS = 40
 _LOST_AT_TOKENS = 10
 _DEADLINE_FLOOR_S = 1.0
+_MS_PER_TOKEN = 0.1
+"""Told of every stage: without a prediction its deadline would be ten times the floor."""
 _NOTICED = frozenset({"worker lost", "stage fault"})
 _SOON_S = 60.0
 
@@ -181,7 +185,10 @@ def main() -> None:
                 logs = folder / stage
                 logs.mkdir()
                 all_layers = {**_STAGES, "spare": layers}
-                flags = [f"--stage-deadline-floor={_DEADLINE_FLOOR_S}"]
+                flags = [
+                    f"--stage-deadline-floor={_DEADLINE_FLOOR_S}",
+                    f"--latency-model={_latency_file(folder)}",
+                ]
                 with mesh_of_hosts(hosts, folder, logs, all_layers, scheduler_flags=flags) as mesh:
                     losses = _Losses(mesh, index)
                     for _ in range(rounds):
@@ -189,6 +196,24 @@ def main() -> None:
                             losses.lose(how, measured[stage, fault])
     print(_table(measured, rounds))
     print(machine.calibrate())
+
+
+def _latency_file(folder: Path) -> Path:
+    """Write what the stages are said to take."""
+    path = folder / "latency.json"
+    ranges = [LayerRange.parse(each) for each in _STAGES.values()]
+    stages = tuple(
+        SavedStage(
+            first_layer=each.first,
+            last_layer=each.last - 1,
+            ms_per_token=_MS_PER_TOKEN,
+            ms_per_pair=0.0,
+            ms_per_row=_MS_PER_TOKEN,
+        )
+        for each in ranges
+    )
+    path.write_text(LatencyFile(model="tiny", device="cpu", stages=stages).to_json())
+    return path
 
 
 def _table(measured: dict[tuple[str, str], _Measured], rounds: int) -> str:
