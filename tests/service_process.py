@@ -32,8 +32,11 @@ class Service(Protocol):
     def send(self, number: signal.Signals) -> None:
         """Send a signal."""
 
+    def exit_status(self) -> int:
+        """Wait for its end; minus the signal's number if it died of one."""
+
     def end(self, number: signal.Signals = signal.SIGTERM) -> int:
-        """Send a signal, wait, and return the exit status: minus a signal that it died of."""
+        """Send a signal, wait, and return the exit status."""
 
     def memory_bytes(self) -> int:
         """Return what it holds of memory now."""

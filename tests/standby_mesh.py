@@ -85,8 +85,15 @@ class StandbyMesh:
 
     @property
     def active(self) -> Scheduler:
-        """The scheduler that serves."""
-        return next(each for each in self.schedulers if each.ready()["ready"])
+        """The scheduler that serves; waits for one that does."""
+        serving: list[Scheduler] = []
+
+        def is_served() -> bool:
+            serving[:] = (each for each in self.schedulers if each.ready()["ready"])
+            return bool(serving)
+
+        wait_until(is_served, self.logs)
+        return serving[0]
 
     def servers(self) -> Servers:
         """Return what a patient client knows."""

@@ -20,6 +20,8 @@ from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 
+import grpc
+
 from chunkmesh.layers import LayerRange
 from chunkmesh.v1 import generation_pb2 as pb
 from scheduler.latency_file import LatencyFile, SavedStage
@@ -89,6 +91,8 @@ class _Measured:
     noticed_s: list[float] = dataclasses.field(default_factory=list)
     went_on_s: list[float] = dataclasses.field(default_factory=list)
     num_differing: int = 0
+    failures: list[str] = dataclasses.field(default_factory=list)
+    """What the scheduler said when a request failed."""
 
 
 class _Losses:
@@ -112,8 +116,13 @@ class _Losses:
             begins_s.append(time.time())
             fault.lose(self._mesh, host, beside)
 
-        ids, heard_s = self._ask(lose)
-        fault.heal(self._mesh, host, beside)
+        try:
+            ids, heard_s = self._ask(lose)
+        except grpc.RpcError:
+            into.failures.append(self._log.read_text()[-2000:])
+            return
+        finally:
+            fault.heal(self._mesh, host, beside)
         (begin_s,) = begins_s
         noticed_s = self._noticed_s(begin_s)
         into.noticed_s.append(noticed_s - begin_s)
@@ -219,7 +228,10 @@ def _latency_file(folder: Path) -> Path:
 def _table(measured: dict[tuple[str, str], _Measured], rounds: int) -> str:
     replay = f"{_PROMPT_TOKENS} + {_LOST_AT_TOKENS} tokens computed again"
     title = f"Loss of a stage, {rounds} each, a spare waits, {replay}"
-    header = ("stage", "fault", "noticed, median", "worst", "goes on, median", "worst", "differ")
+    header = (
+        *("stage", "fault", "noticed, median", "worst", "goes on, median", "worst"),
+        *("failed", "differ"),
+    )
     rows = [
         (
             stage,
@@ -228,11 +240,13 @@ def _table(measured: dict[tuple[str, str], _Measured], rounds: int) -> str:
             f"{max(each.noticed_s):.2f} s",
             f"{statistics.median(each.went_on_s):.2f} s",
             f"{max(each.went_on_s):.2f} s",
+            str(len(each.failures)),
             str(each.num_differing),
         )
         for (stage, fault), each in measured.items()
     ]
-    return table(title, header, rows)
+    told = [f"{failure}\n" for each in measured.values() for failure in each.failures]
+    return table(title, header, rows) + "".join(told)
 
 
 if __name__ == "__main__":
