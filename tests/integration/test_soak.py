@@ -1,4 +1,4 @@
-"""Pieces of the soak: clients of all manners, and faults, on real processes leave nothing behind."""
+"""Pieces of the soak: all that clients do, and faults, on real processes, leave nothing behind."""
 
 from __future__ import annotations
 
