@@ -32,7 +32,7 @@ test-all: $(VENV)/.has-test ## Run the full matrices too
 	pytest -m "not gpu"
 
 .PHONY: soak
-soak: $(VENV)/.has-test ## Let clients of all manners loose for SOAK_SECONDS (600), and tell what is left
+soak: $(VENV)/.has-test ## Let clients and faults of all manners loose for SOAK_SECONDS (600), and tell what is left
 	python -m tests.soak
 
 .PHONY: fuzz

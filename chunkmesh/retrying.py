@@ -1,8 +1,8 @@
 """Calls that are tried again while no scheduler serves, without a token coming twice.
 
-A call that ended UNAVAILABLE is made again, at the next server or the same, not before the time
-that RetryInfo names and with jitter, until its time is over. Not so once output has come: what the
-client has read cannot be taken back. See docs/reliability.md.
+A call that ended UNAVAILABLE, or CANCELLED by the server, is made again, at the next server or the
+same, not before the time that RetryInfo names and with jitter, until its time is over. Not so once
+output has come: what the client has read cannot be taken back. See docs/reliability.md.
 """
 
 from __future__ import annotations
@@ -19,6 +19,10 @@ from chunkmesh.errors import Unavailable
 from chunkmesh.grpc_client import PLAIN, Access
 from chunkmesh.status import from_rpc_error
 from chunkmesh.v1 import generation_pb2 as pb
+
+_GONE = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED})
+"""gRPC 1.84 cancels what waits at the door of a server that shuts down; a call that the client
+itself cancels does not come here."""
 
 
 class Servers:
@@ -78,7 +82,7 @@ class Attempts:
         self.asked = self.server
         if self._has_output:
             return None
-        if error.code() is not grpc.StatusCode.UNAVAILABLE:
+        if error.code() not in _GONE:
             return None
         self.num_failed += 1
         now_s = time.monotonic()

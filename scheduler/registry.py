@@ -111,15 +111,23 @@ class Registry:
             page_tokens=self.page_tokens,
         )
 
-    def lose(self, worker_id: str, reason: str, now_s: float) -> list[Decision]:
-        """Forget a worker whose stream has ended or fallen silent."""
+    def lose(
+        self, worker_id: str, reason: str, now_s: float, *, is_late: bool = False
+    ) -> list[Decision]:
+        """Forget a worker whose stream has ended or fallen silent, or that did not do its work.
+
+        A late one may have waited for the link from the stage before it, which is doubted too.
+        """
         if self.workers.pop(worker_id, None) is None:
             return []
+        route = self.route_of(worker_id)
+        if is_late and route is not None:
+            self._doubts.add(_blamed(route, worker_id, FaultSide.INBOUND), now_s)
         self.leaving.discard(worker_id)
         for facts in (self._pools, self._last_epochs, self._standing_by):
             facts.pop(worker_id, None)
         self._doubts.lift_holds()
-        return self._go_on(self._dissolve(self.route_of(worker_id), reason, now_s), now_s)
+        return self._go_on(self._dissolve(route, reason, now_s), now_s)
 
     def leave(self, worker_id: str, now_s: float) -> list[Decision]:
         """Let go of a living worker that has said it will end; its route is given up at once."""

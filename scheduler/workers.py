@@ -131,7 +131,8 @@ class Workers:
             route_metrics.count_lost_worker(cause)
         stream.give_up(reason)
         text = f"the worker of layers {layers} was lost: {reason}"
-        self._decide(self.registry.lose(worker_id, text, time.monotonic()), cause)
+        lost = self.registry.lose(worker_id, text, time.monotonic(), is_late=cause == "fenced")
+        self._decide(lost, cause)
 
     def lose_stream(self, stream: WorkerStream, reason: str, cause: LossCause = "ended") -> None:
         """Give a worker up whose stream ended, unless it has attached again by another one."""
@@ -242,8 +243,7 @@ class Workers:
         _log.warning("stage fault", worker=worker_id, layers=str(layers), reason=fault.reason)
         text = f"the stage of layers {layers} failed: {fault.reason}"
         side = route_codec.side_from(fault)
-        now_s = time.monotonic()
-        decisions = self.registry.fault(worker_id, fault.epoch, text, now_s, side=side)
+        decisions = self.registry.fault(worker_id, fault.epoch, text, time.monotonic(), side=side)
         self._decide(decisions, "fault")
 
     def _decide(self, decisions: list[Decision], cause: events.LossCause = "ended") -> None:

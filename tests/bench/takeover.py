@@ -19,7 +19,8 @@ from chunkmesh.cli.generation_client import GenerationClient
 from tests.bench import machine
 from tests.bench.measure import table
 from tests.bytes_tokenizer import write_bytes_folder
-from tests.standby_mesh import Load, StandbyMesh, generated
+from tests.patient_load import Load, generated
+from tests.standby_mesh import StandbyMesh
 from tests.tiny_models import make_tiny_llama
 from tests.valkey import running_valkey
 
@@ -49,7 +50,7 @@ def main() -> None:
         make_tiny_llama(folder)
         with (
             running_valkey(folder) as valkey,
-            StandbyMesh(folder, valkey.url, folder).running() as mesh,
+            StandbyMesh(folder, valkey, folder).running() as mesh,
         ):
             for _ in range(rounds):
                 for name in _SIGNALS:
@@ -76,17 +77,17 @@ def _lose(mesh: StandbyMesh, name: str, taken: _Taken) -> None:
     (heir,) = (each for each in mesh.schedulers if each is not active)
     with Load(mesh.servers()).running() as load:
         load.wait_for(3)
-        active.running.send_signal(_SIGNALS[name])
+        active.send(_SIGNALS[name])
         begin_s = time.monotonic()
         mesh.wait_state(heir, "serving")
         with GenerationClient(heir.users) as client:
             generated(client)
         taken.pauses_s.append(time.monotonic() - begin_s)
         if name == "stopped":
-            active.running.send_signal(signal.SIGCONT)
+            active.send(signal.SIGCONT)
         else:
-            active.running.wait()
-            mesh.restart(active)
+            active.exit_status()
+            active.start()
         load.wait_for(3)
     mesh.wait_state(active, "standby")
     taken.num_requests += len(load.outputs) + len(load.errors)

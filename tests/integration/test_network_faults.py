@@ -50,9 +50,7 @@ def ask(mesh: MeshOfHosts, num_tokens: int) -> list[int]:
 def last_stage(mesh: MeshOfHosts) -> str:
     """Return the host of the last stage of the route that stands."""
     (stage,) = (each for each in mesh.workers() if each.stage_index == 1 and each.HasField("epoch"))
-    address = stage.data_address.rpartition(":")[0]
-    (name,) = (each.name for each in mesh.network.hosts.values() if each.address == address)
-    return name
+    return mesh.host_of(stage)
 
 
 def all_attached(mesh: MeshOfHosts) -> bool:

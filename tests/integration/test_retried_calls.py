@@ -50,6 +50,20 @@ class Breaking(FakeGeneration):
             await self._fail_if_told(context)
 
 
+class ShuttingDown(FakeGeneration):
+    """Ends its first call as gRPC does one that no servicer has seen when a server shuts down."""
+
+    async def Generate(
+        self, request: pb.GenerateRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> AsyncIterator[pb.GenerateResponse]:
+        """Play the script but for the first call."""
+        if not self.requests:
+            self.requests.append(request)
+            await context.abort(grpc.StatusCode.CANCELLED)
+        async for reply in super().Generate(request, context):
+            yield reply
+
+
 @contextlib.contextmanager
 def closing(server: FakeGeneration) -> Iterator[FakeGeneration]:
     """End a server."""
@@ -113,6 +127,13 @@ def test_a_call_that_has_only_told_progress_is_made_again() -> None:
     with closing(Breaking(1)) as server, client(server) as to_mesh:
         replies = list(to_mesh.generate(pb.GenerateRequest(text="x")))
     assert [script()[0], *script()] == replies
+    assert 2 == len(server.requests)
+
+
+def test_a_call_that_a_server_cancels_is_made_again() -> None:
+    """It waited at the door of a scheduler that shut down, which gRPC does not call UNAVAILABLE."""
+    with closing(ShuttingDown()) as server, client(server) as to_mesh:
+        assert script() == list(to_mesh.generate(pb.GenerateRequest(text="x")))
     assert 2 == len(server.requests)
 
 

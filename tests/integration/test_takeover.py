@@ -22,7 +22,8 @@ from chunkmesh.status import DETAILS_KEY
 from chunkmesh.v1 import generation_pb2 as pb
 from chunkmesh.v1 import generation_pb2_grpc
 from scheduler.leadership import TTL_S
-from tests.standby_mesh import Load, Scheduler, StandbyMesh, generated
+from tests.patient_load import Load, generated
+from tests.standby_mesh import Scheduler, Shape, StandbyMesh
 from tests.valkey import Valkey, running_valkey
 
 pytestmark = pytest.mark.timeout(300)
@@ -46,7 +47,8 @@ def mesh(
 ) -> Iterator[StandbyMesh]:
     """Run one mesh for all tests here: whoever is active in the end is so in the next test."""
     folder = tmp_path_factory.mktemp("mesh")
-    with StandbyMesh(tiny, shared_valkey.url, folder).running("--drain-timeout=60") as running:
+    shape = Shape(scheduler_flags=("--drain-timeout=60",))
+    with StandbyMesh(tiny, shared_valkey, folder, shape).running() as running:
         yield running
 
 
@@ -103,7 +105,7 @@ def test_a_killed_scheduler_costs_a_pause(mesh: StandbyMesh) -> None:
         load.wait_for(6)
     assert ([], 1) == (load.errors, len(set(load.outputs)))
     assert took_s <= TAKE_OVER_S, mesh.logs()
-    mesh.restart(active)
+    active.start()
     mesh.wait_state(active, "standby")
 
 
@@ -113,13 +115,13 @@ def test_a_stopped_scheduler_that_wakes_up_harms_nobody(mesh: StandbyMesh) -> No
     heir = other_than(mesh, active)
     with Load(mesh.servers()).running() as load:
         load.wait_for(3)
-        active.running.send_signal(signal.SIGSTOP)
+        active.send(signal.SIGSTOP)
         try:
             mesh.wait_state(heir, "serving")
             with GenerationClient(heir.users) as client:
                 generated(client)
         finally:
-            active.running.send_signal(signal.SIGCONT)
+            active.send(signal.SIGCONT)
         mesh.wait_state(active, "standby")
         load.wait_for(6)
     assert ([], 1) == (load.errors, len(set(load.outputs)))
@@ -146,7 +148,7 @@ def test_o28_a_scheduler_that_ends_as_it_should_is_followed_at_once(mesh: Standb
         stub = generation_pb2_grpc.GenerationStub(channel)
         streams = [stub.Generate(long_request(), timeout=60) for _ in range(3)]
         begins = [next(stream) for stream in streams]
-        active.running.send_signal(signal.SIGTERM)
+        active.send(signal.SIGTERM)
         assert [NOT_SERVING] * 2 == [next(watch).status for watch in watches]
         with pytest.raises(grpc.RpcError) as refused:
             list(stub.Generate(pb.GenerateRequest(text="x"), timeout=5))
@@ -156,14 +158,14 @@ def test_o28_a_scheduler_that_ends_as_it_should_is_followed_at_once(mesh: Standb
         ends = [list(stream)[-1].complete for stream in streams]
         assert [LONG_TOKENS] * 3 == [end.completion_tokens for end in ends]
         assert all(begin.HasField("chunk") for begin in begins)
-        assert 0 == active.running.wait(30)
+        assert 0 == active.exit_status()
         ended_s = time.monotonic()
         mesh.wait_state(heir, "serving")
         took_s = time.monotonic() - ended_s
         load.wait_for(2)
     assert ([], 1) == (load.errors, len(set(load.outputs)))
     assert took_s < 2.0, mesh.logs()
-    mesh.restart(active)
+    active.start()
     mesh.wait_state(active, "standby")
 
 

@@ -1,20 +1,25 @@
 """Clients of all manners: patient ones, and those that cancel, vanish, hurry or do not read.
 
 Each plays one request and adds to the tally. Only patient ones must be answered; the others must
-see an end that their manner allows. Whatever tokens arrive are held against the reference.
+see an end that their manner allows. All try again as docs/reliability.md says. Whatever tokens
+arrive are held against the reference.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import random
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import grpc
 
+from chunkmesh.address import HostPort
 from chunkmesh.grpc_options import CLIENT_OPTIONS
+from chunkmesh.retrying import Attempts, Servers
 from chunkmesh.v1 import generation_pb2 as pb
 from chunkmesh.v1 import generation_pb2_grpc
 from tests.soak.answers import NEW_TOKENS, Known
@@ -25,6 +30,8 @@ Stub: TypeAlias = "generation_pb2_grpc.GenerationAsyncStub"
 
 BUSY = frozenset({"RESOURCE_EXHAUSTED"})
 """Allowed for everybody: the door may be full."""
+GONE = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED})
+GONE_NAMES = frozenset(each.name for each in GONE)
 SLOW_TOKENS = 1200
 PATIENCE_S = 120.0
 
@@ -43,8 +50,10 @@ class Client:
     """request_id, used once."""
     num_streamed: dict[int, int] = dataclasses.field(default_factory=dict)
     """Tokens that were streamed, by output."""
-    details: list[str] = dataclasses.field(default_factory=list)
-    """What errors said."""
+    errors: list[grpc.aio.AioRpcError] = dataclasses.field(default_factory=list)
+    """How calls failed."""
+    attempts: Attempts
+    """Of this request, this one included."""
 
     def request(self, *, stream: bool = True, **params: Any) -> pb.GenerateRequest:
         """Ask greedily for the known answer, at some priority."""
@@ -73,12 +82,13 @@ class Client:
             else:
                 return ""
         except grpc.aio.AioRpcError as error:
-            self.details.append(str(error.details()))
+            self.errors.append(error)
             return error.code().name
         return (await call.code()).name
 
     def hear(self, message: pb.GenerateResponse) -> None:
         """Hold what a message tells of an answer against the reference, as far as that goes."""
+        self.attempts.heard(message)
         if message.HasField("chunk"):
             index, ids = message.chunk.index, list(message.chunk.token_ids)
             start = self.num_streamed.get(index, 0)
@@ -121,7 +131,13 @@ async def cancel(client: Client) -> str:
     elif status := await client.read(call, num_messages=client.chance.randrange(1, 12)):
         return status
     call.cancel()
-    return (await call.code()).name
+    code = await call.code()
+    if code is grpc.StatusCode.UNAVAILABLE:  # before it was cancelled
+        details = await call.details()
+        client.errors.append(
+            grpc.aio.AioRpcError(code, grpc.aio.Metadata(), await call.trailing_metadata(), details)
+        )
+    return code.name
 
 
 async def abort(client: Client) -> str:
@@ -129,7 +145,11 @@ async def abort(client: Client) -> str:
     call = client.stub.Generate(client.request(), timeout=PATIENCE_S)
     reading = asyncio.create_task(client.read(call))
     await asyncio.sleep(client.chance.random() * 0.3)
-    await client.stub.Abort(pb.AbortRequest(request_id=client.name), timeout=PATIENCE_S)
+    try:
+        await client.stub.Abort(pb.AbortRequest(request_id=client.name), timeout=PATIENCE_S)
+    except grpc.aio.AioRpcError as error:
+        if error.code() not in GONE:
+            raise
     return await reading
 
 
@@ -198,26 +218,67 @@ MANNERS: Mapping[str, Manner] = {
 
 
 async def play_on(
-    address: str, known: Sequence[Known], seed: int, tally: Tally, stop: asyncio.Event
+    servers: Servers, known: Sequence[Known], seed: int, tally: Tally, stop: asyncio.Event
 ) -> None:
     """Play one request after the other until told to stop."""
     chance = random.Random(seed)  # noqa: S311 -- a seeded test
-    names, manners = list(MANNERS), list(MANNERS.values())
-    async with grpc.aio.insecure_channel(address, options=CLIENT_OPTIONS) as link:
-        stub = generation_pb2_grpc.GenerationStub(link)
+    names, weights = list(MANNERS), [manner.weight for manner in MANNERS.values()]
+    async with contextlib.AsyncExitStack() as stack:
+        stubs: dict[HostPort, Stub] = {}
+        for address in servers.addresses:
+            link = grpc.aio.insecure_channel(str(address), options=CLIENT_OPTIONS)
+            stubs[address] = generation_pb2_grpc.GenerationStub(
+                await stack.enter_async_context(link)
+            )
+        player = _Player(servers=servers, stubs=stubs, chance=chance, tally=tally)
         for index in range(1 << 30):
             if stop.is_set():
                 return
-            name = chance.choices(names, [manner.weight for manner in manners])[0]
+            manner = chance.choices(names, weights)[0]
+            await player.play(manner, chance.choice(known), f"{seed}-{index}")
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class _Player:
+    """Who plays requests one after the other."""
+
+    servers: Servers
+    stubs: Mapping[HostPort, Stub]
+    chance: random.Random
+    tally: Tally
+
+    async def play(self, manner: str, known: Known, name: str) -> None:
+        """Play one request, again and again while that may help; note its end."""
+        attempts, begin_s = self.servers.begin(1), time.monotonic()
+        while True:
             client = Client(
-                address=address,
-                stub=stub,
-                known=chance.choice(known),
-                chance=chance,
-                tally=tally,
-                name=f"{seed}-{index}",
+                address=str(attempts.server),
+                stub=self.stubs[attempts.server],
+                known=known,
+                chance=self.chance,
+                tally=self.tally,
+                name=f"{name}-{attempts.num_failed}",
+                attempts=attempts,
             )
-            outcome = await MANNERS[name].play(client)
-            if outcome not in MANNERS[name].allowed:
-                tally.unexpected.append(f"{name}: {outcome} {client.details}")
-            tally.outcomes[name, outcome] += 1
+            outcome = await MANNERS[manner].play(client)
+            if outcome in MANNERS[manner].allowed or not client.errors:
+                break
+            pause_s = attempts.pause_s(client.errors[-1])
+            if pause_s is None:
+                break
+            self.tally.num_retried += 1
+            await asyncio.sleep(pause_s)
+        if outcome == "OK":
+            attempts.answered()
+        self._note(manner, outcome, client, begin_s)
+
+    def _note(self, manner: str, outcome: str, client: Client, begin_s: float) -> None:
+        self.tally.outcomes[manner, outcome] += 1
+        if outcome in MANNERS[manner].allowed:
+            return
+        is_cut = any(begin_s <= cut_s for cut_s in self.tally.cuts_s)
+        if outcome in GONE_NAMES and client.num_streamed and is_cut:
+            self.tally.num_cut += 1
+        else:
+            said = [error.details() for error in client.errors]
+            self.tally.unexpected.append(f"{manner}: {outcome} {said}")

@@ -1,7 +1,7 @@
 """A mesh of real processes under clients of all manners, for as long as one likes.
 
-Faults may be injected meanwhile: each is a function that does something to the mesh and says what
-it was. Before the first count of memory everything has run once, so that what grows then, grows.
+Faults may be injected meanwhile, see tests.soak.faults. Before the first count of memory everything
+has run once, so that what grows then, grows.
 """
 
 from __future__ import annotations
@@ -9,28 +9,25 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import random
+import tempfile
 import time
 import urllib.request
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TypeAlias
 
 import grpc
-import psutil
 
-from chunkmesh.cli.local_mesh import LocalMesh
-from chunkmesh.cli.mesh_options import MeshOptions
 from chunkmesh.v1 import generation_pb2 as pb
-from chunkmesh.v1 import generation_pb2_grpc, hicache_pb2_grpc
-from chunkmesh.v1 import hicache_pb2 as hicache
+from chunkmesh.v1 import generation_pb2_grpc, hicache_pb2, hicache_pb2_grpc
 from tests.soak.answers import Known, known_prompts
 from tests.soak.clients import play_on
+from tests.soak.faults import FAULTS
 from tests.soak.tally import Tally
-
-Fault: TypeAlias = Callable[[LocalMesh, random.Random], str]
-"""Does something to a mesh that it has to get over; returns its name."""
+from tests.standby_mesh import HiCache, Shape, StandbyMesh
+from tests.valkey import running_valkey
 
 NUM_CLIENTS = 16
+_REDIS_BYTES = 64 << 20
 _REST_S = 90.0
 """Time to come to rest: leases run out by themselves if their release got lost."""
 
@@ -87,6 +84,8 @@ class Report:
             ),
             "",
             f"- {tally.num_requests} requests in {self.seconds:.0f} s, faults injected: {faults}",
+            f"- calls made again: {tally.num_retried}",
+            f"- streams cut by loss of the scheduler or of all workers of a stage: {tally.num_cut}",
             f"- unexpected ends: {len(tally.unexpected)} {tally.unexpected[:5]}",
             f"- tokens compared {tally.num_compared}, wrong {tally.num_wrong}",
             f"- held at the start: {self.rest_before}",
@@ -100,24 +99,31 @@ def run_soak(
     seconds: float,
     *,
     warm_up_s: float,
-    faults: Sequence[Fault] = (),
-    fault_every_s: float = 20.0,
+    faults: Sequence[str] = (),
+    fault_every_s: float = 3.0,
     seed: int = 1,
 ) -> Report:
-    """Run a mesh of two stages with a cache, and clients against it, for so long."""
+    """Run two of everything over one Valkey, and clients against it, for so long.
+
+    Faults are names of FAULTS.
+    """
     known = known_prompts(model, seed)
-    options = MeshOptions(
-        model_path=model,
-        page_tokens=16,
-        chunked_prefill_tokens=64,
-        redis_max_bytes=64 << 20,
+    shape = Shape(
+        layers=("0-1", "2-3", "0-1", "2-3"),
+        num_hicaches=2,
         scheduler_flags=(
-            *("--max-running-requests=8", "--max-queued-requests=32", "--load-min-tokens=0"),
-            *("--max-unread-bytes=8192", "--unread-timeout=8", "--request-timeout=100"),
+            *("--chunked-prefill-size=64", "--max-running-requests=8", "--load-min-tokens=0"),
+            *("--max-queued-requests=32", "--max-unread-bytes=8192", "--unread-timeout=8"),
+            "--request-timeout=100",
         ),
-        worker_flags=("--max-total-tokens=4096", "--profile=off"),
+        worker_flags=("--max-total-tokens=4096",),
+        hicache_flags=(f"--max-bytes={_REDIS_BYTES * 3 // 4}",),
     )
-    with LocalMesh(options) as mesh:
+    with (
+        tempfile.TemporaryDirectory() as scratch,
+        running_valkey(Path(scratch), max_bytes=_REDIS_BYTES) as valkey,
+        StandbyMesh(model, valkey, Path(scratch), shape).running() as mesh,
+    ):
         return asyncio.run(
             _soak(mesh, known, seconds, warm_up_s, _Faults(faults, fault_every_s, seed))
         )
@@ -125,22 +131,29 @@ def run_soak(
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Faults:
-    """Which are injected, how often, and by what seed."""
+    """Which are injected, how long after each other, and by what seed."""
 
-    faults: Sequence[Fault]
+    names: Sequence[str]
     every_s: float
     seed: int
 
-    async def inject(self, mesh: LocalMesh, tally: Tally, stop: asyncio.Event) -> None:
-        """Inject one after the other until told to stop."""
+    async def inject(self, mesh: StandbyMesh, tally: Tally, stop: asyncio.Event) -> None:
+        """Inject one after the other until told to stop: all once, in any order, then again."""
         chance = random.Random(self.seed)  # noqa: S311 -- a seeded test
-        while self.faults and not await _stopped(stop, self.every_s):
-            fault = chance.choice(self.faults)
-            tally.faults[await asyncio.to_thread(fault, mesh, chance)] += 1
+        left: list[str] = []
+        while self.names and not await _stopped(stop, self.every_s * (0.5 + chance.random())):
+            left = left or chance.sample(self.names, len(self.names))
+            name = left.pop()
+            tally.faults[name] += 1
+            if FAULTS[name].may_cut:
+                tally.cuts_s.append(time.monotonic())
+            await asyncio.to_thread(FAULTS[name].inject, mesh, chance)
+            if FAULTS[name].may_cut:
+                tally.cuts_s.append(time.monotonic())
 
 
 async def _soak(
-    mesh: LocalMesh, known: Sequence[Known], seconds: float, warm_up_s: float, faults: _Faults
+    mesh: StandbyMesh, known: Sequence[Known], seconds: float, warm_up_s: float, faults: _Faults
 ) -> Report:
     """Warm up, look, soak, let it rest, and look again."""
     rest_before = await _come_to_rest(mesh)
@@ -151,8 +164,7 @@ async def _soak(
     await _play(mesh, known, seconds, tally, faults)
     took_s = time.monotonic() - started_s
     rest_after = await _come_to_rest(mesh)
-    if not faults.faults:
-        mesh.check()
+    assert all(each.is_up() for each in mesh.services.values()), mesh.logs()
     return Report(
         seconds=took_s,
         tally=tally,
@@ -164,14 +176,14 @@ async def _soak(
 
 
 async def _play(
-    mesh: LocalMesh, known: Sequence[Known], seconds: float, tally: Tally, faults: _Faults
+    mesh: StandbyMesh, known: Sequence[Known], seconds: float, tally: Tally, faults: _Faults
 ) -> None:
     """Let clients play for so long, and to the end of what they began."""
     stop = asyncio.Event()
     async with asyncio.TaskGroup() as tasks:
         for index in range(NUM_CLIENTS):
             seed = 1000 * faults.seed + index
-            tasks.create_task(play_on(mesh.scheduler_address, known, seed, tally, stop))
+            tasks.create_task(play_on(mesh.servers(), known, seed, tally, stop))
         tasks.create_task(faults.inject(mesh, tally, stop))
         await asyncio.sleep(seconds)
         stop.set()
@@ -186,7 +198,7 @@ async def _stopped(stop: asyncio.Event, within_s: float) -> bool:
         return False
 
 
-async def _come_to_rest(mesh: LocalMesh) -> Rest:
+async def _come_to_rest(mesh: StandbyMesh) -> Rest:
     """Wait until nothing of any request is left, but not for ever; return what is."""
     deadline_s = time.monotonic() + _REST_S
     while not (rest := await _rest(mesh)).is_at_rest() and time.monotonic() < deadline_s:
@@ -195,28 +207,30 @@ async def _come_to_rest(mesh: LocalMesh) -> Rest:
     return dataclasses.replace(rest, tasks=(await _rest(mesh)).tasks)
 
 
-async def _rest(mesh: LocalMesh) -> Rest:
+async def _rest(mesh: StandbyMesh) -> Rest:
     """Ask what is held now."""
-    cache = mesh.endpoints.hicache
-    assert cache is not None
-    async with (
-        grpc.aio.insecure_channel(mesh.scheduler_address) as to_scheduler,
-        grpc.aio.insecure_channel(str(cache.grpc)) as to_cache,
-    ):
+    active = mesh.active
+    leases = [await _num_leases(each) for each in mesh.hicaches]
+    async with grpc.aio.insecure_channel(str(active.users)) as to_scheduler:
         scheduler = generation_pb2_grpc.GenerationStub(to_scheduler)
         info = await scheduler.GetServerInfo(pb.GetServerInfoRequest(), timeout=30)
-        stats = await hicache_pb2_grpc.HiCacheStub(to_cache).GetStats(
-            hicache.GetStatsRequest(), timeout=30
-        )
-    metrics = await asyncio.to_thread(_metrics, str(mesh.endpoints.side_door))
+    metrics = await asyncio.to_thread(_metrics, f"127.0.0.1:{active.http_port}")
     return Rest(
         pages_held=info.num_pages - info.free_pages,
         requests=info.num_requests_running + info.num_requests_waiting,
         microbatches=info.num_microbatches_in_flight,
-        leases=stats.num_leases,
+        leases=max(leases),
         open_calls=int(metrics["chunkmesh_open_calls"]),
         tasks=int(metrics["chunkmesh_tasks"]),
     )
+
+
+async def _num_leases(hicache: HiCache) -> int:
+    """Ask one replica."""
+    async with grpc.aio.insecure_channel(str(hicache.address)) as link:
+        stub = hicache_pb2_grpc.HiCacheStub(link)
+        stats = await stub.GetStats(hicache_pb2.GetStatsRequest(), timeout=30)
+        return stats.num_leases
 
 
 def _metrics(side_door: str) -> dict[str, float]:
@@ -227,6 +241,6 @@ def _metrics(side_door: str) -> dict[str, float]:
     return {name: float(value) for name, value in pairs}
 
 
-def _memory(mesh: LocalMesh) -> dict[str, int]:
+def _memory(mesh: StandbyMesh) -> dict[str, int]:
     """Return what each process holds of memory, in bytes."""
-    return {each.name: psutil.Process(each.pid).memory_info().rss for each in mesh.processes()}
+    return {name: each.memory_bytes() for name, each in mesh.services.items()}

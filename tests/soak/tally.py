@@ -14,6 +14,12 @@ class Tally:
     """Requests by what the client did and how its call ended."""
     faults: Counter[str] = dataclasses.field(default_factory=Counter)
     """Faults that were injected, by name."""
+    cuts_s: list[float] = dataclasses.field(default_factory=list)
+    """When faults were injected that may cut streams, by the monotonic clock."""
+    num_cut: int = 0
+    """Requests that ended UNAVAILABLE behind their first output under such a fault."""
+    num_retried: int = 0
+    """Calls that were made again, as clients should."""
     unexpected: list[str] = dataclasses.field(default_factory=list)
     """Ends that no client should see, in words."""
     num_compared: int = 0

@@ -170,6 +170,15 @@ def test_a_spare_takes_over_at_once_where_it_avoids_what_failed(
     assert formed == ({} if expected is None else {BASE + 2: expected})
 
 
+def test_the_link_to_a_late_worker_is_avoided_when_it_comes_back() -> None:
+    """It may have waited for what a cut link swallowed: the same link would be waited for again."""
+    registry = attached(("a", 0, 2), ("b", 2, 4), ("c", 4, 6))
+    stand(registry, "abc")
+    registry.attach(hello("x", 0, 2), 0.0)
+    registry.lose("b", "beyond its deadline", 1.0, is_late=True)
+    assert joins(registry.attach(hello("b", 2, 4), 1.1)) == {BASE + 2: ["x", "b", "c"]}
+
+
 def test_answers_of_an_old_epoch_are_ignored() -> None:
     """A late JoinReady must not open a route that its sender has left."""
     registry = attached(("a", 0, 3), ("b", 3, 6))

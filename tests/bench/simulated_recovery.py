@@ -1,9 +1,10 @@
-"""`python -m tests.bench.recovery`: how long a prompt is held up by the loss of a stage, simulated.
+"""`python -m tests.bench.simulated_recovery`: how long the loss of a stage holds a prompt up.
 
-A prompt of 128K tokens is half done when a worker dies and a spare takes over at once. Resumption
-is the live engine: the prompt waits again and recomputes all that no stage may use, through all
-stages. Stage-wise replay, which is not built, would let the stages behind the lost one go on with
-what they have. Both without any cache, and with all pages that were complete on all stages.
+Simulated: a prompt of 128K tokens is half done when a worker dies and a spare takes over at once.
+Resumption is the live engine: the prompt waits again and recomputes all that no stage may use,
+through all stages. Stage-wise replay, which is not built, would let the stages behind the lost one
+go on with what they have. Both without any cache, and with all pages that were complete on all
+stages.
 """
 
 from __future__ import annotations
