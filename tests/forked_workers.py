@@ -1,23 +1,17 @@
-"""Stage workers as processes of their own, to be killed: forked from one that has torch loaded."""
+"""Stage workers as processes of their own, to be killed."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-import multiprocessing
-import multiprocessing.process
-import os
-import signal
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 from chunkmesh.address import HostPort
-from chunkmesh.ports import bind_unused
+from tests.forked_command import ForkedCommand
+from tests.free_port import free_port
 
 _END_S = 10.0
-_FORKED = multiprocessing.get_context("forkserver")
-_FORKED.set_forkserver_preload(["stage_worker.__main__"])
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,18 +21,16 @@ class WorkerProcess:
     layers: str
     data_port: int
     """By which the scheduler knows it."""
-    process: multiprocessing.process.BaseProcess
+    process: ForkedCommand
 
     def kill(self) -> None:
         """Let it be gone without a word."""
-        assert self.process.pid is not None
-        os.kill(self.process.pid, signal.SIGKILL)
+        self.process.kill()
 
     def end(self) -> None:
         """Kill it, if it still runs, and wait."""
-        if self.process.is_alive():
-            self.kill()
-        self.process.join(_END_S)
+        self.process.kill()
+        self.process.wait(_END_S)
 
 
 class WorkerProcesses:
@@ -56,12 +48,11 @@ class WorkerProcesses:
     def start(self, *layers: str) -> None:
         """Start a worker for each range of layers; they attach in a moment."""
         for each in layers:
-            with bind_unused("127.0.0.1") as bound:
-                data_port = int(bound.getsockname()[1])
-            log = self._folder / f"worker-{len(self.all)}.log"
-            arguments = ["--layers", each, "--data-port", str(data_port), *self._flags]
-            process = _FORKED.Process(target=_run, args=(arguments, str(log)), daemon=True)
-            process.start()
+            data_port = free_port()
+            process = ForkedCommand(
+                *("stage-worker", f"--layers={each}", f"--data-port={data_port}", *self._flags),
+                log_path=self._folder / f"worker-{len(self.all)}.log",
+            )
             self.all.append(WorkerProcess(layers=each, data_port=data_port, process=process))
 
     def at(self, data_address: str) -> WorkerProcess:
@@ -85,14 +76,3 @@ def worker_processes(
         yield processes
     finally:
         processes.end()
-
-
-def _run(arguments: list[str], log: str) -> None:
-    """Be a stage worker."""
-    from stage_worker.__main__ import main  # noqa: PLC0415 - what the fork server has loaded
-
-    descriptor = os.open(log, os.O_WRONLY | os.O_CREAT)
-    os.dup2(descriptor, sys.stdout.fileno())
-    os.dup2(descriptor, sys.stderr.fileno())
-    sys.argv = ["stage-worker", *arguments]
-    main()

@@ -6,8 +6,6 @@ import contextlib
 import dataclasses
 import json
 import signal
-import subprocess
-import sys
 import threading
 import time
 import urllib.error
@@ -21,9 +19,9 @@ from chunkmesh.cli.generation_client import GenerationClient
 from chunkmesh.errors import ChunkMeshError
 from chunkmesh.retrying import Servers
 from chunkmesh.v1 import generation_pb2 as pb
+from tests.forked_command import ForkedCommand
 from tests.free_port import free_port
 
-BIN = Path(sys.executable).parent
 WAIT_S = 100
 _PAGE_TOKENS = "16"
 
@@ -35,7 +33,7 @@ class Process:
     command: tuple[str, ...]
     http_port: int
     log_path: Path
-    running: subprocess.Popen[bytes]
+    running: ForkedCommand
 
     def ready(self) -> dict[str, Any]:
         """Ask the side door; an answer of 503 is an answer."""
@@ -115,7 +113,7 @@ class StandbyMesh:
 
     def restart(self, scheduler: Scheduler) -> None:
         """Start a scheduler again that has ended."""
-        scheduler.running = self._popen(scheduler.command, scheduler.log_path)
+        scheduler.running = ForkedCommand(*scheduler.command, log_path=scheduler.log_path)
 
     def logs(self) -> str:
         """Return the ends of all logs."""
@@ -134,7 +132,7 @@ class StandbyMesh:
             command=command,
             http_port=http,
             log_path=log_path,
-            running=self._popen(command, log_path),
+            running=ForkedCommand(*command, log_path=log_path),
             users=HostPort(host="127.0.0.1", port=users),
             internal=HostPort(host="127.0.0.1", port=internal),
         )
@@ -148,16 +146,11 @@ class StandbyMesh:
             f"--data-port={free_port()}", "--transport=grpc", "--profile=off",
         )  # fmt: skip
         log_path = self._log_path("worker")
-        return Process(command, http, log_path, self._popen(command, log_path))
+        return Process(command, http, log_path, ForkedCommand(*command, log_path=log_path))
 
     def _log_path(self, name: str) -> Path:
         self._num_started += 1
         return self._folder / f"{name}-{self._num_started}.log"
-
-    def _popen(self, command: tuple[str, ...], log_path: Path) -> subprocess.Popen[bytes]:
-        program = str(BIN / command[0])
-        with log_path.open("ab") as log:
-            return subprocess.Popen([program, *command[1:]], stdout=log, stderr=log)
 
 
 class Load:

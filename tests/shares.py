@@ -1,0 +1,26 @@
+"""How tests are shared out among processes that run at the same time (see pytest_shares).
+
+Tests of a file stay together, for the sake of what they share. All tests of whole meshes are one
+share: their processes, which mostly wait, leave a processor to tests that only compute, but not to
+each other.
+"""
+
+from __future__ import annotations
+
+import pytest
+from xdist.remote import Producer
+from xdist.scheduler import LoadScopeScheduling
+
+_ONE_SHARE = ("tests/integration", "tests/contract", "tests/fuzz")
+
+
+class Shares(LoadScopeScheduling):
+    """Implements pytest-xdist's Scheduling; the largest share is the first."""
+
+    def __init__(self, config: pytest.Config, log: Producer) -> None:
+        super().__init__(config, log)
+
+    def _split_scope(self, nodeid: str) -> str:
+        """Return the share that a test belongs to."""
+        file = nodeid.partition("::")[0]
+        return "meshes" if file.startswith(_ONE_SHARE) else file
