@@ -31,11 +31,18 @@ class ForkedCommand:
     def __init__(self, *command: str, log_path: Path) -> None:
         """Start it; it adds what it writes to the file."""
         self.command = command
+        log_path.touch()
         self._log_path = log_path
         self._process = _FORKING.Process(
             target=_run, args=(command, str(log_path), dict(os.environ)), daemon=True
         )
         self._process.start()
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        assert self._process.pid is not None
+        return self._process.pid
 
     @property
     def output(self) -> str:
@@ -50,8 +57,7 @@ class ForkedCommand:
     def send_signal(self, number: signal.Signals) -> None:
         """Send a signal, unless it has ended."""
         if self._process.is_alive():
-            assert self._process.pid is not None
-            os.kill(self._process.pid, number)
+            os.kill(self.pid, number)
 
     def wait(self, timeout_s: float | None = None) -> int:
         """Wait for its end, and return how it ended.

@@ -95,7 +95,7 @@ def refusal_of_program(*command: str) -> str:
 
 
 def worker(model: Path, layers: str, internal: int, *more: str) -> tuple[str, ...]:
-    """Return the command of a stage worker; later flags win."""
+    """Return the command of a stage worker that measures nothing; later flags win."""
     return (
         "stage-worker",
         f"--model-path={model}",
@@ -104,6 +104,7 @@ def worker(model: Path, layers: str, internal: int, *more: str) -> tuple[str, ..
         "--port=0",
         "--http-port=0",
         f"--data-port={free_port()}",
+        "--profile=off",
         *more,
     )
 
@@ -207,11 +208,11 @@ def test_workers_that_could_not_serve_one_model(
 def test_a_mesh_wired_by_hand(services: Services, tiny: Path, transport: str) -> None:
     """The commands of the README: --peer names the next stage."""
     data = free_port()
-    way = f"--transport={transport}"
+    way = f"--transport={transport}", "--profile=auto"
     with (
         services.scheduler(tiny) as (port, internal, http),
-        services.started(*worker(tiny, "0-1", internal, f"--peer=127.0.0.1:{data}", way)) as first,
-        services.started(*worker(tiny, "2:4", internal, f"--data-port={data}", way)),
+        services.started(*worker(tiny, "0-1", internal, f"--peer=127.0.0.1:{data}", *way)) as first,
+        services.started(*worker(tiny, "2:4", internal, f"--data-port={data}", *way)),
     ):
         wait_for(http, "")
         generated(port)
