@@ -7,18 +7,13 @@ each other.
 
 from __future__ import annotations
 
-import pytest
-from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
 _ONE_SHARE = ("tests/integration", "tests/contract", "tests/fuzz")
 
 
-class Shares(LoadScopeScheduling):
-    """Implements pytest-xdist's Scheduling; the largest share is the first."""
-
-    def __init__(self, config: pytest.Config, log: Producer) -> None:
-        super().__init__(config, log)
+class Shares(LoadScopeScheduling):  # type: ignore[misc]
+    """Implements the Scheduling of pytest-xdist; the largest share is the first."""
 
     def _split_scope(self, nodeid: str) -> str:
         """Return the share that a test belongs to."""

@@ -20,65 +20,12 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from tests.bytes_tokenizer import write_bytes_folder
-from tests.forked_command import ForkedCommand
+from tests.forked_services import Services
 from tests.free_port import free_port
 from tests.tiny_models import make_tiny_llama
 
 BIN = Path(sys.executable).parent
 WAIT_S = 60
-
-
-class Services:
-    """Starts services, each with a log of its own in a folder."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._num_started = 0
-
-    @contextlib.contextmanager
-    def started(self, *command: str) -> Iterator[ForkedCommand]:
-        """Run a service inside; it is ended afterwards."""
-        process = self._start(command)
-        try:
-            yield process
-        finally:
-            process.send_signal(signal.SIGTERM)
-            try:
-                process.wait(WAIT_S)
-            except subprocess.TimeoutExpired:
-                process.kill()
-
-    def refusal(self, *command: str) -> str:
-        """Run a service that must refuse to start; return its one line of reason."""
-        process = self._start(command)
-        try:
-            assert 2 == process.wait(WAIT_S), process.output
-        finally:
-            process.kill()
-        return process.output.splitlines()[-1]
-
-    @contextlib.contextmanager
-    def scheduler(self, model: Path) -> Iterator[tuple[int, int, int]]:
-        """Run a scheduler; yield its users', internal and side door ports."""
-        port, internal, http = free_port(), free_port(), free_port()
-        with self.started(
-            "chunkmesh-scheduler", f"--model-path={model}", f"--port={port}",
-            f"--internal-port={internal}", f"--http-port={http}", "--page-size=16",
-        ):  # fmt: skip
-            wait_for(http, "no worker holds layers 0-3")
-            yield port, internal, http
-
-    def _start(self, command: tuple[str, ...]) -> ForkedCommand:
-        self._num_started += 1
-        return ForkedCommand(*command, log_path=self._folder / f"{self._num_started}.log")
-
-
-@pytest.fixture
-def services(tmp_path: Path) -> Services:
-    """Return who starts the test's services."""
-    folder = tmp_path / "logs"
-    folder.mkdir()
-    return Services(folder)
 
 
 def refusal_of_program(*command: str) -> str:
@@ -129,6 +76,18 @@ def wait_for(http_port: int, reason: str) -> None:
         time.sleep(0.05)
 
 
+@contextlib.contextmanager
+def scheduler(services: Services, model: Path) -> Iterator[tuple[int, int, int]]:
+    """Run a scheduler; yield its users', internal and side door ports."""
+    port, internal, http = free_port(), free_port(), free_port()
+    with services.started(
+        "chunkmesh-scheduler", f"--model-path={model}", f"--port={port}",
+        f"--internal-port={internal}", f"--http-port={http}", "--page-size=16",
+    ):  # fmt: skip
+        wait_for(http, "no worker holds layers 0-3")
+        yield port, internal, http
+
+
 def test_layers_that_the_model_does_not_have(tiny: Path) -> None:
     """The range and the number of layers are named."""
     line = refusal_of_program(*worker(tiny, "2-9", 1))
@@ -171,7 +130,7 @@ def test_an_explicit_port_in_use(services: Services, tiny: Path) -> None:
 def test_layers_that_do_not_tile(services: Services, tiny: Path) -> None:
     """The hole is named, a range that overlaps in part is refused, the mesh waits unharmed."""
     with (
-        services.scheduler(tiny) as (_, internal, http),
+        scheduler(services, tiny) as (_, internal, http),
         services.started(*worker(tiny, "0-1", internal)),
     ):
         wait_for(http, "no worker holds layers 2-3")
@@ -192,7 +151,7 @@ def test_workers_that_could_not_serve_one_model(
     shard = sorted(sharded.glob("*.safetensors"))[1]
     shard.unlink()
     with (
-        services.scheduler(tiny) as (port, internal, http),
+        scheduler(services, tiny) as (port, internal, http),
         services.started(*worker(tiny, "0-1", internal)),
     ):
         wait_for(http, "no worker holds layers 2-3")
@@ -210,7 +169,7 @@ def test_a_mesh_wired_by_hand(services: Services, tiny: Path, transport: str) ->
     data = free_port()
     way = f"--transport={transport}", "--profile=auto"
     with (
-        services.scheduler(tiny) as (port, internal, http),
+        scheduler(services, tiny) as (port, internal, http),
         services.started(*worker(tiny, "0-1", internal, f"--peer=127.0.0.1:{data}", *way)) as first,
         services.started(*worker(tiny, "2:4", internal, f"--data-port={data}", *way)),
     ):
@@ -224,7 +183,7 @@ def test_a_mesh_wired_by_hand(services: Services, tiny: Path, transport: str) ->
 def test_a_wrong_peer_is_told_of_and_gone_round(services: Services, tiny: Path) -> None:
     """The scheduler knows the next stage; a dead --peer costs a warning."""
     with (
-        services.scheduler(tiny) as (port, internal, http),
+        scheduler(services, tiny) as (port, internal, http),
         services.started(*worker(tiny, "0-1", internal, "--peer=127.0.0.1:9")) as first,
         services.started(*worker(tiny, "2-3", internal)),
     ):
@@ -259,7 +218,7 @@ def serves(port: int) -> bool:
 
 def test_a_worker_that_dies_and_returns(services: Services, tiny: Path) -> None:
     """Losing a stage turns health off and names its layers; its return heals the mesh."""
-    with services.scheduler(tiny) as (port, internal, http):
+    with scheduler(services, tiny) as (port, internal, http):
         assert not serves(port)
         with services.started(*worker(tiny, "0-1", internal)):
             with services.started(*worker(tiny, "2-3", internal)) as last:
