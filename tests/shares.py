@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from xdist.scheduler import LoadScopeScheduling
 
-_ONE_SHARE = ("tests/integration", "tests/contract", "tests/fuzz")
+_MESHES = "tests/integration/"
 
 
 class Shares(LoadScopeScheduling):  # type: ignore[misc]
@@ -18,4 +18,4 @@ class Shares(LoadScopeScheduling):  # type: ignore[misc]
     def _split_scope(self, nodeid: str) -> str:
         """Return the share that a test belongs to."""
         file = nodeid.partition("::")[0]
-        return "meshes" if file.startswith(_ONE_SHARE) else file
+        return "meshes" if file.startswith(_MESHES) else file
