@@ -36,10 +36,12 @@ def model_path(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def environment(tmp_path: Path) -> dict[str, str]:
-    """Return an environment where services are fakes and temporary folders are the test's."""
-    scratch = tmp_path / "t"
-    scratch.mkdir()
+def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Return an environment where services are fakes and temporary folders are the test's.
+
+    Their path is short enough for that of a socket.
+    """
+    scratch = tmp_path_factory.mktemp("t")
     path = os.pathsep.join([str(_FAKES), str(_ROOT), *os.environ.get("PYTHONPATH", "").split(":")])
     return {**os.environ, "PYTHONPATH": path, "TMPDIR": str(scratch), "COLUMNS": "200"}
 
