@@ -25,7 +25,10 @@ demo: $(VENV)/.has-demo ## Show the whole system: a mesh of two stages, real mod
 
 .PHONY: test
 test: $(VENV)/.has-test ## Run all tests but the slow ones
-	pytest -m "not slow and not gpu"
+	status=0; \
+	pytest -n 2 -m "not slow and not gpu and not alone" || status=$$?; \
+	pytest -m "alone and not slow and not gpu" tests/integration || status=$$?; \
+	exit $$status
 
 .PHONY: test-all
 test-all: $(VENV)/.has-test ## Run the full matrices too

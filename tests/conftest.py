@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -24,3 +25,11 @@ def _profile_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("CHUNKMESH_PROFILE_DIR", str(tmp_path_factory.mktemp("profiles")))
         yield
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Share the tests out, where several processes run them."""
+    from tests.shares import Shares  # noqa: PLC0415 - machines that run them in one have no xdist
+
+    return Shares(config, log)

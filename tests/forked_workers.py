@@ -1,17 +1,17 @@
-"""Stage workers as processes of their own, to be killed: forked from one that has torch loaded."""
+"""Stage workers as processes of their own, to be killed."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-import os
-import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 from chunkmesh.address import HostPort
-from chunkmesh.ports import bind_unused
-from tests.launched_service import Launched, fork
+from tests.forked_command import ForkedCommand
+from tests.free_port import free_port
+
+_END_S = 10.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,17 +21,16 @@ class WorkerProcess:
     layers: str
     data_port: int
     """By which the scheduler knows it."""
-    launched: Launched
+    process: ForkedCommand
 
     def kill(self) -> None:
         """Let it be gone without a word."""
-        os.kill(self.launched.pid, signal.SIGKILL)
+        self.process.kill()
 
     def end(self) -> None:
         """Kill it, if it still runs, and wait."""
-        if not self.launched.has_ended():
-            self.kill()
-        self.launched.exit_status()
+        self.process.kill()
+        self.process.wait(_END_S)
 
 
 class WorkerProcesses:
@@ -49,12 +48,12 @@ class WorkerProcesses:
     def start(self, *layers: str) -> None:
         """Start a worker for each range of layers; they attach in a moment."""
         for each in layers:
-            with bind_unused("127.0.0.1") as bound:
-                data_port = int(bound.getsockname()[1])
-            log = self._folder / f"worker-{len(self.all)}.log"
-            command = ("stage-worker", f"--layers={each}", f"--data-port={data_port}", *self._flags)
-            launched = fork(command, log)
-            self.all.append(WorkerProcess(layers=each, data_port=data_port, launched=launched))
+            data_port = free_port()
+            process = ForkedCommand(
+                *("stage-worker", f"--layers={each}", f"--data-port={data_port}", *self._flags),
+                log_path=self._folder / f"worker-{len(self.all)}.log",
+            )
+            self.all.append(WorkerProcess(layers=each, data_port=data_port, process=process))
 
     def at(self, data_address: str) -> WorkerProcess:
         """Return the one with a data address."""

@@ -1,4 +1,4 @@
-"""Runs a service's command line in this process, until it refuses to start.
+"""Runs a command line in this process, until it refuses to start.
 
 A process of its own takes seconds to import what it needs; each command line here takes a few
 milliseconds.
@@ -15,12 +15,14 @@ from collections.abc import Iterator, Mapping
 import pytest
 import structlog
 
+from chunkmesh.cli.__main__ import main as chunkmesh
 from chunkmesh.gateway.__main__ import main as chunkmesh_gateway
 from hicache.__main__ import main as hicache_server
 from scheduler.__main__ import main as chunkmesh_scheduler
 from stage_worker.__main__ import main as stage_worker
 
 COMMANDS = {
+    "chunkmesh": chunkmesh,
     "chunkmesh-scheduler": chunkmesh_scheduler,
     "stage-worker": stage_worker,
     "hicache-server": hicache_server,
@@ -33,6 +35,12 @@ def refusal(*command: str, environ: Mapping[str, str] | None = None) -> tuple[in
 
     Nothing that it writes may be a traceback.
     """
+    status, text = ended(*command, environ=environ)
+    return status, text.splitlines()[-1]
+
+
+def ended(*command: str, environ: Mapping[str, str] | None = None) -> tuple[int, str]:
+    """Return the exit status and all that a command has written to standard error."""
     written = io.StringIO()
     with (
         pytest.MonkeyPatch.context() as patch,
@@ -47,7 +55,7 @@ def refusal(*command: str, environ: Mapping[str, str] | None = None) -> tuple[in
     text = written.getvalue()
     assert "Traceback" not in text, text
     assert isinstance(end.value.code, int)
-    return end.value.code, text.splitlines()[-1]
+    return end.value.code, text
 
 
 @contextlib.contextmanager

@@ -6,8 +6,6 @@ import asyncio
 import contextlib
 import json
 import signal
-import subprocess
-import sys
 import time
 import urllib.error
 import urllib.request
@@ -18,9 +16,9 @@ from typing import Any
 from chunkmesh.address import HostPort
 from scheduler.serve import RunningScheduler, running
 from scheduler.settings import SchedulerSettings
+from tests.forked_command import ForkedCommand
 from tests.free_port import free_port
 
-_PROGRAM = Path(sys.executable).parent / "stage-worker"
 WAIT_S = 120.0
 """For what takes a moment on a machine that has nothing else to do."""
 
@@ -28,27 +26,24 @@ WAIT_S = 120.0
 class WorkerProcess:
     """One `stage-worker`."""
 
-    def __init__(self, model: Path, layers: str, scheduler: HostPort, *more: str) -> None:
+    def __init__(
+        self, model: Path, layers: str, scheduler: HostPort, log_path: Path, *more: str
+    ) -> None:
         """Start it."""
         self.data, self.http = free_port(), free_port()
         self.data_address = f"127.0.0.1:{self.data}"
-        self._output: str | None = None
-        self.process = subprocess.Popen(
-            [
-                _PROGRAM,
-                f"--model-path={model}",
-                f"--layers={layers}",
-                f"--scheduler={scheduler}",
-                f"--data-port={self.data}",
-                f"--http-port={self.http}",
-                "--port=0",
-                "--profile=off",
-                "--log-format=text",
-                *more,
-            ],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
+        self.process = ForkedCommand(
+            "stage-worker",
+            f"--model-path={model}",
+            f"--layers={layers}",
+            f"--scheduler={scheduler}",
+            f"--data-port={self.data}",
+            f"--http-port={self.http}",
+            "--port=0",
+            "--profile=off",
+            "--log-format=text",
+            *more,
+            log_path=log_path,
         )
 
     def send(self, number: signal.Signals) -> None:
@@ -73,25 +68,27 @@ class WorkerProcess:
 
     def end(self) -> str:
         """Kill it if it still runs; return what it has written."""
-        if self._output is None:
-            self.process.kill()
-            self._output, _ = self.process.communicate()
-        return self._output
+        self.process.kill()
+        self.process.wait(WAIT_S)
+        return self.process.output
 
 
 class WorkerProcesses:
     """A scheduler in this process, and workers to come and go."""
 
-    def __init__(self, model: Path, scheduler: RunningScheduler) -> None:
-        """Begin without workers."""
+    def __init__(self, model: Path, scheduler: RunningScheduler, folder: Path) -> None:
+        """Begin without workers; they log into folder."""
         self.loop = scheduler.control_loop
         self.scheduler = scheduler
         self._model = model
+        self._folder = folder
         self._started: list[WorkerProcess] = []
 
     def start(self, layers: str, *more: str) -> WorkerProcess:
         """Start one more worker."""
-        worker = WorkerProcess(self._model, layers, self.scheduler.internal_address, *more)
+        log_path = self._folder / f"worker-{len(self._started)}.log"
+        address = self.scheduler.internal_address
+        worker = WorkerProcess(self._model, layers, address, log_path, *more)
         self._started.append(worker)
         return worker
 
@@ -129,14 +126,16 @@ class WorkerProcesses:
 
 
 @contextlib.asynccontextmanager
-async def worker_processes(model: Path, **settings: Any) -> AsyncIterator[WorkerProcesses]:
-    """Run a scheduler and workers while inside."""
+async def worker_processes(
+    model: Path, folder: Path, **settings: Any
+) -> AsyncIterator[WorkerProcesses]:
+    """Run a scheduler and workers, which log into folder, while inside."""
     given = {"page_size": 16, "chunked_prefill_size": 64, "drain_timeout": 1.0, **settings}
     scheduler_settings = SchedulerSettings(
         model_path=model, port=0, internal_port=0, http_port=0, **given
     )
     async with running(scheduler_settings) as scheduler:
-        workers = WorkerProcesses(model, scheduler)
+        workers = WorkerProcesses(model, scheduler, folder)
         with contextlib.ExitStack() as stack:
             stack.callback(workers.end)
             yield workers

@@ -9,6 +9,7 @@ import pytest
 
 from scheduler import hicache_client
 from tests.bytes_tokenizer import write_bytes_folder
+from tests.forked_services import Services
 from tests.reference import Reference
 from tests.tiny_models import make_tiny_llama
 from tests.valkey import Valkey, running_valkey
@@ -34,6 +35,12 @@ def valkey(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Valkey]:
     """Run an empty Valkey server of the test's own, whose socket has a short path."""
     with running_valkey(tmp_path_factory.mktemp("v")) as server:
         yield server
+
+
+@pytest.fixture
+def services(tmp_path_factory: pytest.TempPathFactory) -> Services:
+    """Return who starts the test's services."""
+    return Services(tmp_path_factory.mktemp("services"))
 
 
 @pytest.fixture(autouse=True)

@@ -19,6 +19,7 @@ import pytest
 from chunkmesh.cli.local_mesh import LocalMesh
 from chunkmesh.cli.mesh_options import MeshOptions
 from chunkmesh.cli.process_family import ChildFailed
+from tests.started_in_process import ended
 
 _FAKES = Path(__file__).parent / "fake_services"
 _ROOT = Path(__file__).parents[2]
@@ -35,10 +36,12 @@ def model_path(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def environment(tmp_path: Path) -> dict[str, str]:
-    """Return an environment where services are fakes and temporary folders are the test's."""
-    scratch = tmp_path / "t"
-    scratch.mkdir()
+def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Return an environment where services are fakes and temporary folders are the test's.
+
+    Their path is short enough for that of a socket.
+    """
+    scratch = tmp_path_factory.mktemp("t")
     path = os.pathsep.join([str(_FAKES), str(_ROOT), *os.environ.get("PYTHONPATH", "").split(":")])
     return {**os.environ, "PYTHONPATH": path, "TMPDIR": str(scratch), "COLUMNS": "200"}
 
@@ -195,12 +198,11 @@ def test_a_second_ctrl_c_does_not_wait_for_a_stubborn_child(
     ],
 )
 def test_settings_that_cannot_be_are_refused_at_once(
-    model_path: Path, environment: dict[str, str], more: list[str], complaint: str
+    model_path: Path, capsys: pytest.CaptureFixture[str], more: list[str], complaint: str
 ) -> None:
     """Status 2, one line, and nothing was started."""
-    with _up(model_path, environment, *more) as process:
-        output, errors = process.communicate(timeout=_TIMEOUT_S)
-    assert (process.returncode, output) == (2, "")
+    status, errors = ended("chunkmesh", "up", "--json", "--model-path", str(model_path), *more)
+    assert (status, capsys.readouterr().out) == (2, "")
     assert errors.startswith("chunkmesh: ")
     assert complaint in errors
     assert len(errors.splitlines()) == 1

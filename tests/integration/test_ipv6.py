@@ -13,8 +13,8 @@ import pytest
 
 from chunkmesh.v1 import generation_pb2 as pb
 from chunkmesh.v1 import generation_pb2_grpc as pb_grpc
+from tests.forked_services import Services
 from tests.free_port import free_port
-from tests.integration.test_start_up import started
 from tests.valkey import Valkey
 
 HOST = "--host=::1"
@@ -22,7 +22,7 @@ HOST = "--host=::1"
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("transport", ["ucx", pytest.param("grpc", marks=pytest.mark.slow)])
-def test_a_mesh_on_ipv6(tiny: Path, valkey: Valkey, transport: str) -> None:
+def test_a_mesh_on_ipv6(services: Services, tiny: Path, valkey: Valkey, transport: str) -> None:
     """It forms, links its stages, finds its cache and answers."""
     users, internal, cache, data, http = (free_port("::1") for _ in range(5))
     ports = ("--port=0", "--http-port=0", f"--scheduler=[::1]:{internal}", "--profile=off")
@@ -37,7 +37,7 @@ def test_a_mesh_on_ipv6(tiny: Path, valkey: Valkey, transport: str) -> None:
              f"--transport={transport}"),
             (*worker, "--layers=2-3", f"--data-port={data}", f"--transport={transport}"),
         ):  # fmt: skip
-            stack.enter_context(started(*command))
+            stack.enter_context(services.started(*command))
         _wait_until_ready(http)
         with grpc.insecure_channel(f"[::1]:{users}") as channel:
             stub: Any = pb_grpc.GenerationStub(channel)

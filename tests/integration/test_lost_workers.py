@@ -219,6 +219,7 @@ async def test_o27_a_spare_takes_over(
             await mesh.at_rest()
 
 
+@pytest.mark.alone
 async def test_o27_nobody_takes_over_until_somebody_comes(tiny: Path, tmp_path: Path) -> None:
     """Clients hear within 2 s that and when to try again; the mesh heals by itself.
 

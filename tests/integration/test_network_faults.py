@@ -19,7 +19,10 @@ HOSTS = ("scheduler", *WORKERS)
 SOON_S = 60.0
 """For what takes a second or two where nothing else runs."""
 
-pytestmark = pytest.mark.skipif(bool(unable()), reason=unable() or "it can")
+pytestmark = [
+    pytest.mark.skipif(bool(unable()), reason=unable() or "it can"),
+    pytest.mark.alone,
+]
 
 
 @pytest.fixture(scope="module")

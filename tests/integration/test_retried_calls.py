@@ -172,6 +172,7 @@ def test_what_trying_again_cannot_help_fails_at_once(
     assert 1 == len(active.requests)
 
 
+@pytest.mark.alone
 def test_a_time_limit_counts_all_attempts(standby: FakeGeneration) -> None:
     """A user who waits for a second does not want to wait a second for each attempt."""
     with client(standby, retry_for_s=0.2) as to_mesh, pytest.raises(Standby):

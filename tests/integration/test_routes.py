@@ -67,11 +67,11 @@ async def generated(mesh: WorkerProcesses) -> int:
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("transport", ["ucx", "grpc"])
 async def test_o27_a_spare_takes_over_from_whom_is_killed_stopped_or_leaves(
-    tiny: Path, transport: str
+    tiny: Path, tmp_path: Path, transport: str
 ) -> None:
     """The others stay as they are; who comes back is a spare, once, and disturbs nobody."""
     way = f"--transport={transport}"
-    async with worker_processes(tiny) as mesh:
+    async with worker_processes(tiny, tmp_path) as mesh:
         last = mesh.start("2-3", way)
         first = mesh.start("0-1", way, f"--peer={last.data_address}")
         await mesh.until_route(first, last)
@@ -126,9 +126,9 @@ async def test_two_full_routes_are_independent(tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(300)
-async def test_a_restart_with_nobody_to_take_over(tiny: Path) -> None:
+async def test_a_restart_with_nobody_to_take_over(tiny: Path, tmp_path: Path) -> None:
     """The worker ends at once and in peace; the mesh says what it lacks, and heals by itself."""
-    async with worker_processes(tiny) as mesh:
+    async with worker_processes(tiny, tmp_path) as mesh:
         first, last = mesh.start("0-1"), mesh.start("2-3")
         await mesh.until_route(first, last)
         last.send(signal.SIGTERM)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import signal
 import socket
 import subprocess
 import sys
@@ -11,7 +12,6 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from tests.bytes_tokenizer import write_bytes_folder
+from tests.forked_services import Services
 from tests.free_port import free_port
 from tests.tiny_models import make_tiny_llama
 
@@ -27,25 +28,8 @@ BIN = Path(sys.executable).parent
 WAIT_S = 60
 
 
-@contextlib.contextmanager
-def started(*command: str) -> Iterator[subprocess.Popen[str]]:
-    """Run a service inside; it is ended and its pipes are closed afterwards."""
-    program = str(BIN / command[0])
-    with subprocess.Popen(
-        [program, *command[1:]], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    ) as process:
-        try:
-            yield process
-        finally:
-            process.terminate()
-            try:
-                process.wait(WAIT_S)
-            except subprocess.TimeoutExpired:
-                process.kill()
-
-
-def refusal(*command: str) -> str:
-    """Run a service that must refuse to start; return its one line of reason."""
+def refusal_of_program(*command: str) -> str:
+    """Return the reason of the program that users start."""
     done = subprocess.run(
         [str(BIN / command[0]), *command[1:]],
         capture_output=True,
@@ -57,14 +41,8 @@ def refusal(*command: str) -> str:
     return done.stderr.splitlines()[-1]
 
 
-def refusals(*commands: tuple[str, ...]) -> list[str]:
-    """Run services that must refuse to start, two at a time; return their reasons in order."""
-    with ThreadPoolExecutor(2) as threads:
-        return list(threads.map(lambda command: refusal(*command), commands))
-
-
 def worker(model: Path, layers: str, internal: int, *more: str) -> tuple[str, ...]:
-    """Return the command of a stage worker; later flags win."""
+    """Return the command of a stage worker that measures nothing; later flags win."""
     return (
         "stage-worker",
         f"--model-path={model}",
@@ -73,6 +51,7 @@ def worker(model: Path, layers: str, internal: int, *more: str) -> tuple[str, ..
         "--port=0",
         "--http-port=0",
         f"--data-port={free_port()}",
+        "--profile=off",
         *more,
     )
 
@@ -98,10 +77,10 @@ def wait_for(http_port: int, reason: str) -> None:
 
 
 @contextlib.contextmanager
-def scheduler(model: Path) -> Iterator[tuple[int, int, int]]:
+def scheduler(services: Services, model: Path) -> Iterator[tuple[int, int, int]]:
     """Run a scheduler; yield its users', internal and side door ports."""
     port, internal, http = free_port(), free_port(), free_port()
-    with started(
+    with services.started(
         "chunkmesh-scheduler", f"--model-path={model}", f"--port={port}",
         f"--internal-port={internal}", f"--http-port={http}", "--page-size=16",
     ):  # fmt: skip
@@ -111,12 +90,12 @@ def scheduler(model: Path) -> Iterator[tuple[int, int, int]]:
 
 def test_layers_that_the_model_does_not_have(tiny: Path) -> None:
     """The range and the number of layers are named."""
-    line = refusal(*worker(tiny, "2-9", 1))
+    line = refusal_of_program(*worker(tiny, "2-9", 1))
     assert "2-9" in line
     assert "4 layers" in line
 
 
-def test_a_folder_without_a_model(tmp_path: Path) -> None:
+def test_a_folder_without_a_model(services: Services, tmp_path: Path) -> None:
     """The missing file is named, by scheduler and worker."""
     empty = tmp_path / "empty"
     empty.mkdir()
@@ -125,11 +104,11 @@ def test_a_folder_without_a_model(tmp_path: Path) -> None:
         ("chunkmesh-scheduler", f"--model-path={empty}"),
         ("chunkmesh-scheduler", f"--model-path={tmp_path / 'nowhere'}"),
     )
-    for command, line in zip(commands, refusals(*commands), strict=True):
-        assert str(command[1].removeprefix("--model-path=")) in line
+    for command in commands:
+        assert str(command[1].removeprefix("--model-path=")) in services.refusal(*command)
 
 
-def test_an_explicit_port_in_use(tiny: Path) -> None:
+def test_an_explicit_port_in_use(services: Services, tiny: Path) -> None:
     """Ports that were asked for are taken or refused, never shared or moved."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -144,33 +123,40 @@ def test_an_explicit_port_in_use(tiny: Path) -> None:
             worker(tiny, "0-1", 1, f"--data-port={port}", "--transport=grpc"),
             ("hicache-server", f"--port={port}"),
         )  # fmt: skip
-        for command, line in zip(commands, refusals(*commands), strict=True):
-            assert str(port) in line, command
+        for command in commands:
+            assert str(port) in services.refusal(*command), command
 
 
-def test_layers_that_do_not_tile(tiny: Path) -> None:
+def test_layers_that_do_not_tile(services: Services, tiny: Path) -> None:
     """The hole is named, a range that overlaps in part is refused, the mesh waits unharmed."""
-    with scheduler(tiny) as (_, internal, http), started(*worker(tiny, "0-1", internal)):
+    with (
+        scheduler(services, tiny) as (_, internal, http),
+        services.started(*worker(tiny, "0-1", internal)),
+    ):
         wait_for(http, "no worker holds layers 2-3")
-        line = refusal(*worker(tiny, "1-3", internal))
+        line = services.refusal(*worker(tiny, "1-3", internal))
         assert "1-3" in line
         assert "0-1" in line
         assert "overlap" in line
         assert "no worker holds layers 2-3" == ready(http)["reason"]
 
 
-def test_workers_that_could_not_serve_one_model(tiny: Path, tmp_path: Path) -> None:
+def test_workers_that_could_not_serve_one_model(
+    services: Services, tiny: Path, tmp_path: Path
+) -> None:
     """Another element type, a shard that is gone (O24): refused by name, and health stays off."""
     sharded = tmp_path / "sharded"
     write_bytes_folder(sharded)
     make_tiny_llama(sharded, tie_word_embeddings=True, max_shard_size="300KB")
     shard = sorted(sharded.glob("*.safetensors"))[1]
     shard.unlink()
-    with scheduler(tiny) as (port, internal, http), started(*worker(tiny, "0-1", internal)):
+    with (
+        scheduler(services, tiny) as (port, internal, http),
+        services.started(*worker(tiny, "0-1", internal)),
+    ):
         wait_for(http, "no worker holds layers 2-3")
-        other_type, lost_shard = refusals(
-            worker(tiny, "2-3", internal, "--dtype=bfloat16"), worker(sharded, "0-3", internal)
-        )
+        other_type = services.refusal(*worker(tiny, "2-3", internal, "--dtype=bfloat16"))
+        lost_shard = services.refusal(*worker(sharded, "0-3", internal))
         assert "dtype is bfloat16, that of the worker with layers 0-1 is float32" in other_type
         assert shard.name in lost_shard
         assert "no worker holds layers 2-3" == ready(http)["reason"]
@@ -178,36 +164,32 @@ def test_workers_that_could_not_serve_one_model(tiny: Path, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("transport", ["ucx", "grpc"])
-def test_a_mesh_wired_by_hand(tiny: Path, transport: str) -> None:
+def test_a_mesh_wired_by_hand(services: Services, tiny: Path, transport: str) -> None:
     """The commands of the README: --peer names the next stage."""
     data = free_port()
+    way = f"--transport={transport}", "--profile=auto"
     with (
-        scheduler(tiny) as (port, internal, http),
-        started(
-            *worker(tiny, "0-1", internal, f"--peer=127.0.0.1:{data}", f"--transport={transport}")
-        ) as first,
-        started(*worker(tiny, "2:4", internal, f"--data-port={data}", f"--transport={transport}")),
+        scheduler(services, tiny) as (port, internal, http),
+        services.started(*worker(tiny, "0-1", internal, f"--peer=127.0.0.1:{data}", *way)) as first,
+        services.started(*worker(tiny, "2:4", internal, f"--data-port={data}", *way)),
     ):
         wait_for(http, "")
         generated(port)
-        first.terminate()
-        output = first.communicate(timeout=WAIT_S)[0]
-    assert 0 == first.returncode
-    assert "preferred peer" not in output
+        first.send_signal(signal.SIGTERM)
+        assert 0 == first.wait(WAIT_S)
+    assert "preferred peer" not in first.output
 
 
-def test_a_wrong_peer_is_told_of_and_gone_round(tiny: Path) -> None:
+def test_a_wrong_peer_is_told_of_and_gone_round(services: Services, tiny: Path) -> None:
     """The scheduler knows the next stage; a dead --peer costs a warning."""
     with (
-        scheduler(tiny) as (port, internal, http),
-        started(*worker(tiny, "0-1", internal, "--peer=127.0.0.1:9")) as first,
-        started(*worker(tiny, "2-3", internal)),
+        scheduler(services, tiny) as (port, internal, http),
+        services.started(*worker(tiny, "0-1", internal, "--peer=127.0.0.1:9")) as first,
+        services.started(*worker(tiny, "2-3", internal)),
     ):
         wait_for(http, "")
         generated(port)
-        first.terminate()
-        output = first.communicate(timeout=WAIT_S)[0]
-    warning = next(line for line in output.splitlines() if "preferred peer" in line)
+    warning = next(line for line in first.output.splitlines() if "preferred peer" in line)
     assert "127.0.0.1:9" in warning
 
 
@@ -234,18 +216,18 @@ def serves(port: int) -> bool:
     return bool(status == health_pb2.HealthCheckResponse.SERVING)
 
 
-def test_a_worker_that_dies_and_returns(tiny: Path) -> None:
+def test_a_worker_that_dies_and_returns(services: Services, tiny: Path) -> None:
     """Losing a stage turns health off and names its layers; its return heals the mesh."""
-    with scheduler(tiny) as (port, internal, http):
+    with scheduler(services, tiny) as (port, internal, http):
         assert not serves(port)
-        with started(*worker(tiny, "0-1", internal)):
-            with started(*worker(tiny, "2-3", internal)) as last:
+        with services.started(*worker(tiny, "0-1", internal)):
+            with services.started(*worker(tiny, "2-3", internal)) as last:
                 wait_for(http, "")
                 assert serves(port)
                 last.kill()
                 wait_for(http, "no worker holds layers 2-3")
                 assert not serves(port)
-            with started(*worker(tiny, "2-3", internal)):
+            with services.started(*worker(tiny, "2-3", internal)):
                 wait_for(http, "")
                 assert serves(port)
                 generated(port)

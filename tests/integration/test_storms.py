@@ -203,6 +203,7 @@ async def test_connections_are_bounded(tmp_path: Path) -> None:
     assert [grpc.StatusCode.OK, unavailable, unavailable] == codes
 
 
+@pytest.mark.alone
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("field", ["input_ids", "input_ids_le"])
 async def test_a_million_tokens_do_not_hold_the_loop(tmp_path: Path, field: str) -> None:

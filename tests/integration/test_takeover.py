@@ -128,6 +128,7 @@ def test_a_stopped_scheduler_that_wakes_up_harms_nobody(mesh: StandbyMesh) -> No
     assert "serving" == heir.ready()["state"]
 
 
+@pytest.mark.alone
 def test_o28_a_scheduler_that_ends_as_it_should_is_followed_at_once(mesh: StandbyMesh) -> None:
     """Health is off and new requests are refused at once; streams go on to their ends.
 

@@ -6,10 +6,9 @@ import asyncio
 import contextlib
 import secrets
 import signal
-import sys
 import time
-from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import psutil
 import pytest
@@ -19,6 +18,7 @@ from chunkmesh.errors import LinkError
 from chunkmesh.transports.base import Activation, LinkSpec, Transport
 from chunkmesh.transports.create import create
 from tests.eventually import eventually
+from tests.forked_command import ForkedCommand
 from tests.transport_peer import peer_spec
 
 START_S = 60.0
@@ -51,29 +51,51 @@ async def transport(name: str) -> AsyncIterator[Transport]:
         await transport.close()
 
 
-@contextlib.asynccontextmanager
-async def peer(name: str, spec: LinkSpec, role: str, *rest: str) -> AsyncIterator[Process]:
-    """Run the other end in a process; it is killed at the end."""
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "tests.transport_peer", name, role, spec.token.hex(), *rest,
-        stdout=PIPE,
-    )  # fmt: skip
-    try:
-        yield process
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            process.kill()
-        await process.wait()
+class Peer:
+    """The other end, in a process of its own."""
+
+    def __init__(self, log_path: Path, *arguments: str) -> None:
+        """Start it."""
+        self.process = ForkedCommand("transport-peer", *arguments, log_path=log_path)
+        self._num_read = 0
+
+    async def read_line(self, timeout_s: float = START_S) -> str:
+        """Return the next line that is not a log line."""
+        async with asyncio.timeout(timeout_s):
+            while True:
+                lines = self.process.output.splitlines(keepends=True)[self._num_read :]
+                for line in lines:
+                    if line.endswith("\n"):
+                        self._num_read += 1
+                        if "[info" not in line:
+                            return line.strip()
+                await asyncio.sleep(0.005)
 
 
-async def read_line(process: Process, timeout_s: float = START_S) -> str:
-    """Return the next line that is not a log line."""
-    assert process.stdout is not None
-    async with asyncio.timeout(timeout_s):
-        while True:
-            line = (await process.stdout.readline()).decode().strip()
-            if "[info" not in line:
-                return line
+class Peers:
+    """Starts them, for one transport and one spec."""
+
+    def __init__(self, folder: Path, name: str, spec: LinkSpec) -> None:
+        """Start nothing yet; they write into folder."""
+        self._folder = folder
+        self._arguments = name, spec.token.hex()
+
+    @contextlib.asynccontextmanager
+    async def running(self, role: str, *rest: str) -> AsyncIterator[Peer]:
+        """Run one; it is killed at the end."""
+        name, token = self._arguments
+        peer = Peer(self._folder / f"{role}.log", name, role, token, *rest)
+        try:
+            yield peer
+        finally:
+            peer.process.kill()
+            peer.process.wait(START_S)
+
+
+@pytest.fixture
+def peers(tmp_path: Path, name: str, spec: LinkSpec) -> Peers:
+    """Return who starts the test's peers."""
+    return Peers(tmp_path, name, spec)
 
 
 def cpu_seconds(pid: int) -> float:
@@ -92,15 +114,15 @@ def listening_addresses(pid: int) -> set[str]:
     }
 
 
-async def test_an_idle_link_costs_no_cpu(name: str, spec: LinkSpec) -> None:
+async def test_an_idle_link_costs_no_cpu(peers: Peers) -> None:
     """A stage waits most of its life: a link that polls would burn a core for nothing."""
-    async with peer(name, spec, "receive") as receiving:
-        address = await read_line(receiving)
-        async with peer(name, spec, "send", address) as sending:
-            assert await read_line(receiving) == "linked"
-            assert await read_line(sending) == "linked"
+    async with peers.running("receive") as receiving:
+        address = await receiving.read_line()
+        async with peers.running("send", address) as sending:
+            assert await receiving.read_line() == "linked"
+            assert await sending.read_line() == "linked"
             await asyncio.sleep(0.2)
-            pids = [receiving.pid, sending.pid]
+            pids = [receiving.process.pid, sending.process.pid]
             before = [cpu_seconds(pid) for pid in pids]
             await asyncio.sleep(IDLE_S)
             used = [cpu_seconds(pid) - start for pid, start in zip(pids, before, strict=True)]
@@ -108,40 +130,40 @@ async def test_an_idle_link_costs_no_cpu(name: str, spec: LinkSpec) -> None:
 
 
 async def test_only_the_given_address_is_listened_on(
-    name: str, spec: LinkSpec, transport: Transport
+    peers: Peers, spec: LinkSpec, transport: Transport
 ) -> None:
     """The data plane has no security of its own, so it must not appear on other interfaces."""
-    async with peer(name, spec, "receive") as receiving:
-        await transport.dial(await read_line(receiving), spec)
-        assert await read_line(receiving) == "linked"
-        assert listening_addresses(receiving.pid) == {"127.0.0.1"}
+    async with peers.running("receive") as receiving:
+        await transport.dial(await receiving.read_line(), spec)
+        assert await receiving.read_line() == "linked"
+        assert listening_addresses(receiving.process.pid) == {"127.0.0.1"}
 
 
-async def test_a_killed_sender_is_noticed(name: str, spec: LinkSpec) -> None:
+async def test_a_killed_sender_is_noticed(peers: Peers) -> None:
     """A receive must not wait for a stage that is dead."""
-    async with peer(name, spec, "receive") as receiving:
-        address = await read_line(receiving)
-        async with peer(name, spec, "send", address) as sending:
-            assert await read_line(receiving) == "linked"
-            assert await read_line(sending) == "linked"
-            sending.kill()
+    async with peers.running("receive") as receiving:
+        address = await receiving.read_line()
+        async with peers.running("send", address) as sending:
+            assert await receiving.read_line() == "linked"
+            assert await sending.read_line() == "linked"
+            sending.process.kill()
             begin = time.monotonic()
-            assert (await read_line(receiving)).startswith("broken")
+            assert (await receiving.read_line()).startswith("broken")
             assert time.monotonic() - begin < NOTICE_S
 
 
 async def test_a_killed_receiver_is_noticed(
-    name: str, spec: LinkSpec, transport: Transport
+    peers: Peers, spec: LinkSpec, transport: Transport
 ) -> None:
     """A send that is under way when its receiver dies must fail, not block the stage."""
-    async with peer(name, spec, "receive") as receiving:
-        sender = await transport.dial(await read_line(receiving), spec)
+    async with peers.running("receive") as receiving:
+        sender = await transport.dial(await receiving.read_line(), spec)
         payload = torch.zeros(spec.max_bytes, dtype=torch.uint8)
-        receiving.send_signal(signal.SIGSTOP)
+        receiving.process.send_signal(signal.SIGSTOP)
         sending = asyncio.create_task(sender.send(Activation(seq_no=0, num_tokens=1024), payload))
         await asyncio.sleep(0.1)
         assert not sending.done()
-        receiving.kill()
+        receiving.process.kill()
         begin = time.monotonic()
         with pytest.raises(LinkError):
             await asyncio.wait_for(sending, 10)
@@ -149,13 +171,13 @@ async def test_a_killed_receiver_is_noticed(
 
 
 async def test_a_stopped_receiver_hangs_nobody(
-    name: str, spec: LinkSpec, transport: Transport
+    peers: Peers, spec: LinkSpec, transport: Transport
 ) -> None:
     """A stopped process looks alive to the network: the caller's deadline must work."""
-    async with peer(name, spec, "receive") as receiving:
-        sender = await transport.dial(await read_line(receiving), spec)
+    async with peers.running("receive") as receiving:
+        sender = await transport.dial(await receiving.read_line(), spec)
         payload = torch.zeros(spec.max_bytes, dtype=torch.uint8)
-        receiving.send_signal(signal.SIGSTOP)
+        receiving.process.send_signal(signal.SIGSTOP)
         begin = time.monotonic()
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(sender.send(Activation(seq_no=0, num_tokens=1024), payload), 0.3)
@@ -164,14 +186,14 @@ async def test_a_stopped_receiver_hangs_nobody(
 
 
 async def test_a_stopped_sender_hangs_nobody(
-    name: str, spec: LinkSpec, transport: Transport
+    peers: Peers, spec: LinkSpec, transport: Transport
 ) -> None:
     """The same for who waits for a stopped process."""
     accepting = asyncio.create_task(transport.accept(spec))
-    async with peer(name, spec, "send", transport.address) as sending:
+    async with peers.running("send", transport.address) as sending:
         receiver = await asyncio.wait_for(accepting, START_S)
-        assert await read_line(sending) == "linked"
-        sending.send_signal(signal.SIGSTOP)
+        assert await sending.read_line() == "linked"
+        sending.process.send_signal(signal.SIGSTOP)
         begin = time.monotonic()
         into = torch.empty(spec.max_bytes, dtype=torch.uint8)
         with pytest.raises(TimeoutError):
