@@ -9,8 +9,10 @@ Source: https://redis.io/docs/latest/develop/reference/protocol-spec/
 from __future__ import annotations
 
 import dataclasses
+import os
 import socket
 import ssl
+import struct
 from collections.abc import Sequence
 
 from chunkmesh.errors import CacheFault
@@ -78,8 +80,15 @@ class ValueReader:
     """Reads replies that are arrays of large values; nobody else may read meanwhile."""
 
     def __init__(self, sock: socket.socket) -> None:
-        """Read from a connected socket that somebody else closes; its timeout bounds each wait."""
+        """Read from a connected socket that somebody else closes; its timeout bounds each wait.
+
+        The kernel then waits, so that a value is received by one call, not by one for each piece.
+        """
         self._sock = sock
+        self._flags = 0
+        if not isinstance(sock, ssl.SSLSocket):
+            _let_kernel_wait(sock)
+            self._flags = socket.MSG_WAITALL
         self._buffer = bytearray(_BUFFER_BYTES)
         self._view = memoryview(self._buffer)
         self._start = 0
@@ -142,7 +151,7 @@ class ValueReader:
         part[:num_bytes] = self._view[self._start : self._start + num_bytes]
         self._start += num_bytes
         while num_bytes < len(part):
-            num_bytes += self._receive(part[num_bytes:])
+            num_bytes += self._receive(part[num_bytes:], self._flags)
 
     def _skip(self, num_bytes: int) -> None:
         scratch = memoryview(bytearray(min(num_bytes, _SKIP_BYTES)))
@@ -151,8 +160,20 @@ class ValueReader:
             self._fill(part)
             num_bytes -= len(part)
 
-    def _receive(self, into: memoryview) -> int:
-        num_bytes = self._sock.recv_into(into)
+    def _receive(self, into: memoryview, flags: int = 0) -> int:
+        num_bytes = self._sock.recv_into(into, 0, flags)
         if num_bytes == 0:
             raise ConnectionError("the server closed the connection")
         return num_bytes
+
+
+def _let_kernel_wait(sock: socket.socket) -> None:
+    """Make calls block, each as long as the socket's timeout at most."""
+    timeout_s = sock.gettimeout()
+    if timeout_s is None:
+        return
+    seconds, rest_s = divmod(max(timeout_s, 1e-3), 1.0)
+    limit = struct.pack("@ll", int(seconds), int(1e6 * rest_s))
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
+    os.set_blocking(sock.fileno(), True)

@@ -11,7 +11,7 @@ import dataclasses
 import queue
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import assert_never
 
 from chunkmesh import left_threads
@@ -271,17 +271,7 @@ class Compute:
         if load is None or len(load.host_ids) + len(load.ready) < len(order.page_ids):
             self._break_epoch(f"load {order.load_id} is gone")
             return
-        num_host = min(len(load.host_ids), len(order.page_ids))
-        self._restore(order.page_ids[:num_host], load.host_ids[:num_host])
-        first_layer = self._stage.description.first_layer
-        for page_id, layers in zip(order.page_ids[num_host:], load.ready, strict=False):
-            for index, data in enumerate(layers):
-                self._stage.write_page(first_layer + index, page_id, data)
-
-    def _restore(self, page_ids: Sequence[int], host_ids: Sequence[int]) -> None:
-        """Copy pages of host memory into the pool."""
-        pages = [self._page_io.host.page(host_id) for host_id in host_ids]
-        if pages:
-            took_s = self._copier.restore_pages(page_ids, pages)
-            num_bytes = sum(page.nbytes for page in pages)
-            self._restored.append(Restored(num_bytes=num_bytes, took_s=took_s))
+        pages = [*map(self._page_io.host.page, load.host_ids), *load.ready][: len(order.page_ids)]
+        took_s = self._copier.restore_pages(order.page_ids, pages)
+        num_bytes = sum(page.nbytes for page in pages)
+        self._restored.append(Restored(num_bytes=num_bytes, took_s=took_s))

@@ -19,13 +19,13 @@ from chunkmesh.page_record import EncodedPage, PageFormat, PageMemory
 from stage_worker.orders import StorePage
 from stage_worker.page_jobs import (
     LoadJob,
+    LoadPart,
     LoadResult,
     PageIOLimits,
     StoreJob,
     StoreResult,
     encoded,
     equal_groups,
-    growing_groups,
 )
 from stage_worker.page_store import PageReader, PageStore
 from stage_worker.staging import StagedLoad, Staging
@@ -68,11 +68,11 @@ class PageIO:
         self._crashed = crashed
         self._form: PageFormat | None = None
         self._epoch = 0
-        self._staging = Staging(limits.staging_bytes)
+        self._staging = Staging(limits.staging_bytes, pinned=limits.pinned)
         self._store_bytes = 0
         self._max_store_bytes = limits.store_bytes
         self._loads: collections.deque[LoadJob] = collections.deque()
-        """Those that no thread has begun."""
+        """Those with pages that no thread has begun; threads take groups of them in turn."""
         self._running: dict[int, LoadJob] = {}
         """Loads that have not ended, by id."""
         self._stores: collections.deque[StoreJob] = collections.deque()
@@ -125,11 +125,11 @@ class PageIO:
         job = LoadJob(form=self._form, digests=tuple(digests), staged=staged)
         with self._changed:
             self._running[load_id] = job
-            if not digests:
-                self._end(job, (), "")
+            if job.is_read:
+                self._end(job)
                 return
             self._loads.append(job)
-            self._changed.notify()
+            self._changed.notify_all()
 
     def end(self, load_id: int) -> None:
         """End a load with what was read by now, which is reported at once; nothing if it has ended.
@@ -139,7 +139,7 @@ class PageIO:
         with self._changed:
             job = self._running.get(load_id)
             if job is not None:
-                self._end(job, (), "late")
+                self._end(job, "late")
 
     def take(self, load_id: int) -> StagedLoad | None:
         """Return a load that has ended with pages, now the caller's, or None; forget it."""
@@ -209,46 +209,54 @@ class PageIO:
     def _work(self, store: PageStore | None) -> None:
         memory = PageMemory()
         try:
-            while (job := self._next_job()) is not None:
-                if isinstance(job, LoadJob):
-                    self._run_load(job, store)
+            while (work := self._next()) is not None:
+                if isinstance(work, LoadPart):
+                    self._read(work, store)
                 else:
-                    self._run_store(job, store, memory)
+                    self._run_store(work, store, memory)
         except BaseException as error:  # noqa: BLE001 - the thread's boundary: handed on, not kept
             self._crashed(error)
         finally:
             if store is not None:
                 store.close()
 
-    def _next_job(self) -> LoadJob | StoreJob | None:
+    def _next(self) -> LoadPart | StoreJob | None:
+        """Wait for something to do; None is the end."""
         with self._changed:
-            while not (self._closed or self._loads or self._stores):
+            while not self._closed:
+                if (part := self._next_part()) is not None:
+                    return part
+                if self._stores:
+                    return self._stores.popleft()
                 self._changed.wait()
-            if self._closed:
-                return None
-            return self._loads.popleft() if self._loads else self._stores.popleft()
+            return None
 
-    def _run_load(self, job: LoadJob, store: PageStore | None) -> None:
-        room = job.staged.pages
-        bad, reason = tuple[bytes, ...](), "no room"
-        for group in growing_groups(len(room), room[0].nbytes if len(room) else 1):
-            if not self._staging.wants(job.staged):
-                return
-            digests = job.digests[group]
-            reads = self._access.read(digests, job.form, room[group], store)
-            bad, why_not = job.note(digests, reads)
-            if why_not is not None:
-                reason = why_not
-                break
+    def _next_part(self) -> LoadPart | None:
+        """Return some pages to read, of another load each time if there are several."""
+        while self._loads:
+            job = self._loads.popleft()
+            group = job.next_group() if self._staging.wants(job.staged) else None
+            if group is not None:
+                self._loads.append(job)
+                return LoadPart(job=job, group=group)
+        return None
+
+    def _read(self, part: LoadPart, store: PageStore | None) -> None:
+        job = part.job
+        room_nLB = job.staged.room(part.group)
+        digests = job.digests[part.group]
+        reads = self._access.read(digests, job.form, room_nLB.numpy(), store)
         with self._changed:
-            self._end(job, bad, reason)
+            job.note(part.group, room_nLB, reads)
+            if job.is_read:
+                self._end(job)
 
-    def _end(self, job: LoadJob, bad_digests: tuple[bytes, ...], reason: str) -> None:
+    def _end(self, job: LoadJob, why_not_all: str | None = None) -> None:
         """Report a load with the pages that were read, unless it was reported or forgotten."""
         if not self._staging.finish(job.staged):
             return
         self._running.pop(job.staged.load_id, None)
-        self._report(job.result(bad_digests, reason))
+        self._report(job.result(why_not_all))
 
     def _run_store(self, job: StoreJob, store: PageStore | None, memory: PageMemory) -> None:
         stored: list[int] = []

@@ -1,4 +1,7 @@
-"""What page I/O is asked for and what becomes of it: loads, stores, and their parts."""
+"""What page I/O is asked for and what becomes of it: loads, stores, and their parts.
+
+Shapes: n pages, L layers, B bytes of a page in one layer.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ import time
 from collections.abc import Iterator, Sequence
 
 import numpy as np
+import torch
 from prometheus_client import Counter
 
 from chunkmesh.page_record import (
@@ -73,9 +77,13 @@ class PageIOLimits:
     """Of pages that stores under way hold."""
     host: HostPages = dataclasses.field(default_factory=lambda: HostPages(0))
     """Memory for host pages."""
+    pinned: bool = False
+    """Whether staging is pinned, for a GPU."""
 
     @classmethod
-    def of_pool(cls, kv_bytes: int, host: HostPages, free_bytes: int | None) -> PageIOLimits:
+    def of_pool(
+        cls, kv_bytes: int, host: HostPages, free_bytes: int | None, *, pinned: bool = False
+    ) -> PageIOLimits:
         """Give each way room for the longest prompt of a pool, at most a quarter of what is free.
 
         free_bytes is what the machine has left, None if that is not known.
@@ -85,46 +93,83 @@ class PageIOLimits:
             staging_bytes=max(LEAST_STAGING_BYTES, room_bytes),
             store_bytes=max(LEAST_STORE_BYTES, room_bytes),
             host=host,
+            pinned=pinned,
         )
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclasses.dataclass(slots=True, kw_only=True, eq=False)
 class LoadJob:
-    """A load that has not ended."""
+    """A load that has not ended; groups of its pages are read by several threads at once.
+
+    But for room of its staged load, everything is for one thread at a time.
+    """
 
     form: PageFormat
     digests: tuple[bytes, ...]
     """Of the pages to read; host pages lie before them."""
     staged: StagedLoad
     begun_s: float = dataclasses.field(default_factory=time.monotonic)
+    bad_digests: tuple[bytes, ...] = ()
+    _end: int = dataclasses.field(init=False)
+    """Pages from here on are not wanted: one before them is bad, or there is no room."""
+    _why_not_all: str = "no room"
+    _groups: Iterator[slice] = dataclasses.field(init=False)
+    """Those that no thread has begun."""
 
-    def note(
-        self, digests: Sequence[bytes], reads: Sequence[PageRead]
-    ) -> tuple[tuple[bytes, ...], str | None]:
-        """Count the good ones of the next pages that were read.
+    def __post_init__(self) -> None:
+        """Begin before the first page."""
+        self._end = self.staged.num_room
+        self._groups = growing_groups(
+            self._end, self.staged.page_bytes, slab_pages=self.staged.slab_pages
+        )
 
-        Return those that are bad, and why the load ends here, unless all are good.
+    @property
+    def is_read(self) -> bool:
+        """Whether all pages are there that will ever be."""
+        return self.staged.num_read >= self._end
+
+    def next_group(self) -> slice | None:
+        """Return the next pages to read, None if there are none."""
+        group = next(self._groups, None)
+        return group if group is not None and group.start < self._end else None
+
+    def note(self, group: slice, pages_nLB: torch.Tensor, reads: Sequence[PageRead]) -> None:
+        """Take the good ones of the pages of a group; nothing was read if Redis is away.
+
+        The load ends before the first that is not good.
         """
         num_good = next((i for i, read in enumerate(reads) if read != "ok"), len(reads))
-        self.staged.num_read += num_good
-        bad = tuple(digest for digest, read in zip(digests, reads, strict=False) if read != "ok")
-        if num_good == len(digests):
-            return bad, None
-        return bad, reads[num_good] if reads else "redis"
+        self.staged.add(group.start, pages_nLB[:num_good])
+        if num_good == len(pages_nLB):
+            return
+        bad = zip(self.digests[group], reads, strict=False)
+        self.bad_digests += tuple(digest for digest, read in bad if read != "ok")
+        if group.start + num_good < self._end:
+            self._end = group.start + num_good
+            self._why_not_all = reads[num_good] if reads else "redis"
 
-    def result(self, bad_digests: tuple[bytes, ...], why_not_all: str) -> LoadResult:
+    def result(self, why_not_all: str | None = None) -> LoadResult:
         """Return what is told of a finished load, and count what it lacks."""
         num_pages = self.staged.num_pages or 0
         if num_pages < len(self.digests):
-            _NOT_LOADED.labels(reason=why_not_all).inc(len(self.digests) - num_pages)
+            reason = why_not_all or self._why_not_all
+            _NOT_LOADED.labels(reason=reason).inc(len(self.digests) - num_pages)
         return LoadResult(
             load_id=self.staged.load_id,
             num_pages=len(self.staged.host_ids) + num_pages,
             num_host_pages=len(self.staged.host_ids),
-            bad_digests=bad_digests,
-            num_bytes=self.staged.ready.nbytes,
+            bad_digests=self.bad_digests,
+            num_bytes=num_pages * self.staged.page_bytes,
             took_us=round(1e6 * (time.monotonic() - self.begun_s)),
         )
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class LoadPart:
+    """Some pages of a load, for one thread to read."""
+
+    job: LoadJob
+    group: slice
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -161,10 +206,14 @@ def equal_groups(num_pages: int, page_bytes: int) -> Iterator[slice]:
         yield slice(start, min(start + step, num_pages))
 
 
-def growing_groups(num_pages: int, page_bytes: int) -> Iterator[slice]:
-    """Cut pages into groups, each of about twice the bytes of the one before, up to a limit."""
+def growing_groups(num_pages: int, page_bytes: int, *, slab_pages: int) -> Iterator[slice]:
+    """Cut pages into groups, each of about twice the bytes of the one before, up to a limit.
+
+    None goes across the end of a slab.
+    """
     start, group_bytes = 0, _FIRST_GROUP_BYTES
     while start < num_pages:
-        end = min(num_pages, start + max(1, group_bytes // page_bytes))
+        slab_end = start - start % slab_pages + slab_pages
+        end = min(num_pages, slab_end, start + max(1, group_bytes // page_bytes))
         yield slice(start, end)
         start, group_bytes = end, min(2 * group_bytes, _GROUP_BYTES)

@@ -36,7 +36,9 @@ from stage_worker.weight_choice import WeightChoice
 from stage_worker.worker import Capacity, Worker
 
 _log = structlog.get_logger(__name__)
-_IO_THREADS = 2
+_SERVER_THREADS = 2
+"""I/O threads for each server of the page store: one waits for it while the other checks."""
+_MAX_IO_THREADS = 8
 _ALMOST = 0.99
 """Most that /ready says before the stage stands."""
 _CPU_TOKENS = 16384
@@ -160,7 +162,8 @@ def _stores(settings: WorkerSettings) -> list[KvStore]:
         password_file=settings.redis_password_file,
         ca_certs=settings.redis_ca_certs,
     )
-    return [KvStore(*settings.redis_url, login=login) for _ in range(_IO_THREADS)]
+    num_threads = min(_SERVER_THREADS * len(settings.redis_url), _MAX_IO_THREADS)
+    return [KvStore(*settings.redis_url, login=login) for _ in range(num_threads)]
 
 
 def _host_pages(settings: WorkerSettings, stage: Stage, capacity_tokens: int) -> HostPages:

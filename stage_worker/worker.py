@@ -103,6 +103,7 @@ class Worker:
                 capacity.kv_tokens * stage.description.kv_bytes_per_token,
                 capacity.host,
                 free_host_bytes(),
+                pinned=stage.description.device != "cpu",
             ),
         )
         self._identity = Identity(

@@ -8,7 +8,8 @@ Redis); whole says that it was one tier.
 
 131072 tokens of Qwen3-8B's shape are 19.3 GB. The device holds them once, host pages twice (two
 prompts take turns on the device), and torch rounds pinned memory up to a power of two: 64 GiB.
-Redis takes a quarter more than they are, and what was read waits in as much pageable memory.
+Redis takes a quarter more than they are, and what was read waits in as much pinned memory, which
+the first load has to take: that takes seconds, and the second finds it.
 Run: python -m tests.bench.gpu_cached_prefix [--tiers host redis-1 redis-4] [--json FILE]
 """
 

@@ -6,6 +6,9 @@ import pytest
 import torch
 
 from stage_worker.host_pages import HostPages
+from stage_worker.kv_pool import PoolShape
+from stage_worker.paged.pool import PagedPool
+from stage_worker.staging import StagedLoad
 from tests.pool_copies import check_copies
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(120)]
@@ -23,3 +26,37 @@ def test_host_memory_is_pinned(gpu: torch.device) -> None:
     host = HostPages(1 << 20, pinned=gpu.type == "cuda")
     host.cut(range(2, 4), 1024)
     assert host.page(3).is_pinned()
+
+
+def test_loaded_pages_reach_the_device_though_their_memory_is_used_again(
+    gpu: torch.device,
+) -> None:
+    """The next load gets it at once, and copies may still wait; repeated, since it races."""
+    shape = PoolShape(
+        num_layers=4, num_planes=2, num_kv_heads=8, head_dim=128, num_pages=16, page_tokens=128
+    )
+    pool = PagedPool(shape, torch.bfloat16, gpu)
+    pages = slice(0, shape.num_pages)
+    page_ids = list(range(shape.num_pages))
+    for turn in range(20):
+        load = StagedLoad(
+            load_id=0,
+            num_room=shape.num_pages,
+            page_shape=(shape.num_layers, pool.page_layer_bytes),
+            is_pinned=gpu.type == "cuda",
+        )
+        load.room(pages).fill_(turn)
+        load.add(0, load.room(pages))
+        load.num_pages = shape.num_pages
+        assert load.ready[0].is_pinned() == (gpu.type == "cuda")
+        pool.restore_pages(page_ids, load.ready)
+        del load
+        following = StagedLoad(
+            load_id=1,
+            num_room=shape.num_pages,
+            page_shape=(shape.num_layers, pool.page_layer_bytes),
+            is_pinned=gpu.type == "cuda",
+        )
+        following.room(pages).fill_(255)
+        found = pool._pool_LJPNKd[:, :, : shape.num_pages].contiguous().view(torch.uint8)
+        assert bool((found == turn).all())

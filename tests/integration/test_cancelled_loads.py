@@ -60,7 +60,7 @@ async def test_o19_a_cancelled_load_never_answers_the_next_one(tmp_path: pathlib
                 assert LoadResult(load_id=2 * turn + 1, num_pages=1, bad_digests=()) == result
                 pages = page_io.take(2 * turn + 1)
                 assert pages is not None
-                assert {0xBB} == set(pages.ready.ravel().tolist())
+                assert {0xBB} == set(pages.ready[0].ravel().tolist())
             await asyncio.to_thread(page_io.close)
             assert proxy.num_connections == 1
     assert num_in_time < ROUNDS

@@ -92,7 +92,7 @@ def test_three_stages_load_what_two_stored(server: Valkey) -> None:
             assert taken is not None
             for page, digest in zip(taken.ready, DIGESTS, strict=True):
                 expected = np.stack([layer_data(digest, layer) for layer in reader.layers])
-                assert expected.tobytes() == page.tobytes()
+                assert expected.tobytes() == page.numpy().tobytes()
 
 
 def test_only_the_stage_that_lacks_its_part_sees_the_hole(server: Valkey) -> None:

@@ -86,7 +86,7 @@ def test_host_pages_lie_before_what_is_read(page_io: PageIO, results: Results) -
     taken = page_io.take(2)
     assert taken is not None
     assert taken.host_ids == (4, 6)
-    assert taken.ready[0, 0].tobytes() == layer_data(DIGESTS[2], LAYERS[0]).tobytes()
+    assert taken.ready[0][0].numpy().tobytes() == layer_data(DIGESTS[2], LAYERS[0]).tobytes()
 
 
 def test_a_load_of_host_pages_alone_needs_no_store(

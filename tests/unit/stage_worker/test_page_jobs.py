@@ -5,7 +5,12 @@ from __future__ import annotations
 import pytest
 
 from stage_worker.host_pages import HostPages
-from stage_worker.page_jobs import LEAST_STAGING_BYTES, LEAST_STORE_BYTES, PageIOLimits
+from stage_worker.page_jobs import (
+    LEAST_STAGING_BYTES,
+    LEAST_STORE_BYTES,
+    PageIOLimits,
+    growing_groups,
+)
 
 GB = 10**9
 
@@ -28,3 +33,13 @@ def test_a_small_machine_has_the_least_room(free_bytes: int | None) -> None:
     limits = PageIOLimits.of_pool(20 * GB, HostPages(0), free_bytes)
     least = (LEAST_STAGING_BYTES, LEAST_STORE_BYTES)
     assert least == (limits.staging_bytes, limits.store_bytes)
+
+
+def test_groups_grow_and_end_with_slabs() -> None:
+    """A page's memory is one piece, and a load that ends early has its front."""
+    mib = 1 << 20
+    groups = list(growing_groups(40, mib, slab_pages=10))
+    assert [(group.start, group.stop) for group in groups[:5]] == [
+        *((0, 1), (1, 3), (3, 7), (7, 10), (10, 20))
+    ]
+    assert groups[-1].stop == 40
