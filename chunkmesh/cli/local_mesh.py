@@ -16,7 +16,13 @@ from typing import Self, TypeVar
 
 from chunkmesh.cli.child_process import ChildCommand
 from chunkmesh.cli.endpoints import MeshEndpoints
-from chunkmesh.cli.mesh_commands import SCHEDULER, planned_central, planned_workers
+from chunkmesh.cli.mesh_commands import (
+    SCHEDULER,
+    STANDBY,
+    planned_central,
+    planned_standby,
+    planned_workers,
+)
 from chunkmesh.cli.mesh_options import MeshOptions
 from chunkmesh.cli.mesh_ports import choose_endpoints
 from chunkmesh.cli.partition import read_num_layers, stage_ranges, worker_ranges
@@ -28,7 +34,7 @@ from chunkmesh.cli.process_family import (
     ProcessFamily,
 )
 from chunkmesh.cli.readiness import RedisSocket
-from chunkmesh.cli.valkey import find_server, server_command, socket_path, socket_url
+from chunkmesh.cli.valkey import check_listens, find_server, server_command, socket_path, socket_url
 from chunkmesh.errors import InvariantViolated
 from chunkmesh.layers import LayerRange
 
@@ -40,7 +46,7 @@ def _ignore(_states: tuple[ChildState, ...]) -> None:
 
 
 class LocalMesh:
-    """Redis (if needed), hicache-server, scheduler and stage workers of one mesh."""
+    """Redis (if needed), hicache-server, scheduler, stage workers and standby of one mesh."""
 
     def __init__(self, options: MeshOptions, observe: Observer = _ignore) -> None:
         """Start nothing yet. observe sees the processes several times a second until all serve."""
@@ -66,6 +72,8 @@ class LocalMesh:
         layers = worker_ranges(layers, options.replicas)
         if options.redis_url is not None:
             _check_redis_url(options.redis_url)
+            if options.mesh_name is not None:
+                check_listens(options.redis_url)
         program = find_server() if options.cache and options.redis_url is None else None
         self._run_dir = _make_run_dir(options)
         with ExitStack() as unless_started:
@@ -86,6 +94,10 @@ class LocalMesh:
             family.start(planned)
         family.start(*planned_workers(options, self._endpoints))
         family.wait_ready(options.ready_timeout_s, self._observe)
+        # Last, so that it is the other one that leads.
+        if standby := planned_standby(options, self._endpoints):
+            family.start(*standby)
+            family.wait_ready(options.ready_timeout_s, self._observe)
 
     def __exit__(
         self,
@@ -95,7 +107,7 @@ class LocalMesh:
     ) -> None:
         """Take everything down: workers, scheduler, hicache-server, Redis.
 
-        Unless something failed the scheduler goes first: it lets running requests end.
+        Unless something failed the schedulers go first: they let running requests end.
         """
         self._take_down(keep_logs=kind is not None and issubclass(kind, Exception))
 
@@ -116,6 +128,11 @@ class LocalMesh:
     def scheduler_address(self) -> str:
         """The users' address, HOST:PORT."""
         return str(self.endpoints.scheduler)
+
+    @property
+    def name(self) -> str | None:
+        """Under which its schedulers agree who leads; None if there is only one."""
+        return self._options.mesh_name
 
     @property
     def certs(self) -> Path | None:
@@ -149,7 +166,7 @@ class LocalMesh:
             if self._family is not None:
                 try:
                     if not keep_logs:
-                        self._family.end(SCHEDULER)
+                        self._family.end(SCHEDULER, STANDBY)
                 finally:
                     self._family.close()
                 self._family = None

@@ -6,7 +6,7 @@ import pytest
 import typer
 
 from chunkmesh.cli import up
-from chunkmesh.cli.scheduler_words import check_own_words, check_scheduler_words
+from chunkmesh.cli.scheduler_words import check_own_words, check_scheduler_words, named_mesh
 from chunkmesh.errors import ConfigError
 from chunkmesh.known_settings import flag_of
 from scheduler.settings import SchedulerSettings
@@ -56,3 +56,20 @@ def test_flags_of_workers_are_told_apart_from_those_of_up() -> None:
             with pytest.raises(ConfigError, match=f"set CHUNKMESH_{name.upper()}"):
                 check_own_words([flag_of(name)], _own_flags())
     check_own_words(["--dtype", "--max-total-tokens", "--bogus"], _own_flags())
+
+
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [
+        ((), None),
+        (("--load-policy", "always"), None),
+        (("--mesh-name", "a", "--load-policy", "always"), "a"),
+        (("--mesh-name=a", "--mesh-name", "b"), "b"),
+        (("--mesh-name",), ""),
+    ],
+)
+def test_a_name_given_to_the_scheduler_is_the_mesh_s(
+    words: tuple[str, ...], name: str | None
+) -> None:
+    """Two schedulers on other machines may then stand by for the same mesh."""
+    assert name == named_mesh(words)
