@@ -29,10 +29,14 @@ class WorkerProcess:
     """By which the scheduler knows it."""
     process: multiprocessing.process.BaseProcess
 
+    def send(self, number: signal.Signals) -> None:
+        """Send a signal."""
+        assert self.process.pid is not None
+        os.kill(self.process.pid, number)
+
     def kill(self) -> None:
         """Let it be gone without a word."""
-        assert self.process.pid is not None
-        os.kill(self.process.pid, signal.SIGKILL)
+        self.send(signal.SIGKILL)
 
     def end(self) -> None:
         """Kill it, if it still runs, and wait."""

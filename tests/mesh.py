@@ -77,7 +77,7 @@ async def mesh(
     model_path: Path,
     stages: Sequence[Stage],
     *,
-    kv_capacity_tokens: int = 4096,
+    kv_capacity_tokens: int | Sequence[int] = 4096,
     host_tokens: int = 0,
     redis_url: str | None = None,
     transport: str = "memory",
@@ -88,8 +88,9 @@ async def mesh(
 ) -> AsyncIterator[Mesh]:
     """Run a mesh of these stages while inside; settings are those of the scheduler.
 
-    The user is who calls. The transport is the workers', as are worker_tls, host_tokens, for which
-    each has host memory, and profiles, one a stage; without, nothing is measured.
+    The user is who calls. The transport is the workers', as are worker_tls, kv_capacity_tokens, for
+    all of them or one a stage, host_tokens, for which each has host memory, and profiles, one a
+    stage; without, nothing is measured.
     """
     given = {
         "page_size": PAGE_TOKENS,
@@ -102,6 +103,11 @@ async def mesh(
         model_path=model_path, port=0, internal_port=0, http_port=0, drain_timeout=1.0, **given
     )
     network = MemoryNetwork()
+    capacities = (
+        [kv_capacity_tokens] * len(stages)
+        if isinstance(kv_capacity_tokens, int)
+        else kv_capacity_tokens
+    )
     given_profiles: Sequence[StartProfile | None] = profiles or [None] * len(stages)
     async with running(scheduler_settings) as scheduler, asyncio.TaskGroup() as tasks:
         workers = [
@@ -110,14 +116,14 @@ async def mesh(
                     stage,
                     network,
                     scheduler.internal_address,
-                    _capacity(stage, kv_capacity_tokens, host_tokens),
+                    _capacity(stage, kv_tokens, host_tokens),
                     redis_url,
                     transport,
                     profile,
                     worker_tls,
                 )
             )
-            for stage, profile in zip(stages, given_profiles, strict=True)
+            for stage, kv_tokens, profile in zip(stages, capacities, given_profiles, strict=True)
         ]
         async with channel(scheduler.address, user) as to_scheduler:
             running_mesh = Mesh(

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import json
+import re
 import threading
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -13,8 +15,10 @@ from typing import Any, NoReturn, TypeAlias
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+from safetensors.torch import load_file, save_file
 
 from chunkmesh.address import HostPort
+from chunkmesh.errors import ConfigError
 from chunkmesh.grpc_client import channel
 from chunkmesh.layers import LayerRange
 from scheduler.serve import RunningScheduler, running
@@ -22,8 +26,10 @@ from scheduler.settings import SchedulerSettings
 from stage_worker import serve
 from stage_worker.model_stage import ModelStage, load_stage
 from stage_worker.settings import WorkerSettings
+from tests.bytes_tokenizer import write_bytes_folder
 from tests.eventually import eventually
 from tests.free_port import free_port
+from tests.tiny_models import make_tiny_llama
 
 Said: TypeAlias = "int | grpc.StatusCode"
 
@@ -61,10 +67,12 @@ class Half:
         """Say why the mesh does not serve."""
         return self.scheduler.control_loop.unready_reason()
 
-    def worker(self, layers: str, port: int, **more: Any) -> asyncio.Task[None]:
-        """Run a worker as its command does."""
+    def worker(
+        self, layers: str, port: int, model: Path | None = None, **more: Any
+    ) -> asyncio.Task[None]:
+        """Run a worker as its command does, by default of the scheduler's model."""
         settings = WorkerSettings(
-            model_path=self.model,
+            model_path=model or self.model,
             layers=LayerRange.parse(layers),
             scheduler=(self.scheduler.internal_address,),
             transport="grpc",
@@ -168,3 +176,38 @@ async def test_o28_health_stays_off_when_a_warm_up_fails(
     assert {(NOT_SERVING, NOT_SERVING, grpc.StatusCode.NOT_FOUND)} == made.seen
     assert NOT_SERVING in of_worker
     assert SERVING not in of_worker
+
+
+def lose_shard(folder: Path) -> str:
+    """Remove the second of three shards; return its name."""
+    shard = sorted(folder.glob("*.safetensors"))[1]
+    shard.unlink()
+    return shard.name
+
+
+def lose_tensor(folder: Path) -> str:
+    """Remove a tensor of the last layer from its shard, but not from the index; return its name."""
+    name = "model.layers.3.mlp.up_proj.weight"
+    index = json.loads((folder / "model.safetensors.index.json").read_text())
+    shard = folder / index["weight_map"][name]
+    tensors = load_file(shard)
+    del tensors[name]
+    save_file(tensors, shard, metadata={"format": "pt"})
+    return name
+
+
+@pytest.mark.parametrize("lose", [lose_shard, lose_tensor])
+async def test_o24_weights_that_never_arrive_end_the_worker(
+    tiny: Path, tmp_path: Path, lose: Callable[[Path], str]
+) -> None:
+    """What is missing is named, before the worker registers; health never says SERVING."""
+    folder = write_bytes_folder(tmp_path / "model")
+    make_tiny_llama(folder, tie_word_embeddings=True, max_shard_size="300KB")
+    name = lose(folder)
+    async with half(tiny) as made:
+        with pytest.raises(ConfigError, match=re.escape(name)):
+            await made.worker("2-3", 0, folder, profile="off")
+        assert len(made.scheduler.control_loop.workers.registry.workers) == 1
+        assert made.reason() == MISSING
+        await asyncio.sleep(0.1)
+    assert {(NOT_SERVING, NOT_SERVING, grpc.StatusCode.NOT_FOUND)} == made.seen
