@@ -198,12 +198,10 @@ async def test_o13_a_deadline_while_no_route_stands(tmp_path: Path) -> None:
         folder(tmp_path, 1), stages, max_running_requests=1, takeover_wait=60.0
     ) as running:
         engine, workers = running.control_loop.engine, running.control_loop.workers
-        calls = [
-            running.stub.Generate(request("ran", 9), timeout=1.5),
-            running.stub.Generate(request("waited", 9, text="w" * 50), timeout=1.5),
-        ]
-        await running.has_requests(2)
+        calls = [running.stub.Generate(request("ran", 9), timeout=2.0)]
         await eventually(lambda: engine.snapshot().num_in_flight == 1)
+        calls.append(running.stub.Generate(request("waited", 9, text="w" * 50), timeout=2.0))
+        await running.has_requests(2)
         (live,) = workers.routes.values()
         workers.lose(live.workers[0].worker_id, "a test says so")
         parked = engine.snapshot()
