@@ -15,7 +15,7 @@ import torch
 from chunkmesh import __version__, side_door
 from chunkmesh.cache_folder import user_cache_folder
 from chunkmesh.grpc_server import GrpcServer
-from chunkmesh.kv_login import kv_login
+from chunkmesh.kv_login import login_of
 from chunkmesh.kv_store import KvStore
 from chunkmesh.side_door import Readiness
 from chunkmesh.transports.create import create
@@ -154,11 +154,7 @@ def _stores(settings: WorkerSettings) -> list[KvStore]:
     """Make one client of the page store for each I/O thread."""
     if not settings.redis_url:
         return []
-    login = kv_login(
-        username=settings.redis_username,
-        password_file=settings.redis_password_file,
-        ca_certs=settings.redis_ca_certs,
-    )
+    login = login_of(settings)
     return [KvStore(*settings.redis_url, login=login) for _ in range(_IO_THREADS)]
 
 

@@ -18,6 +18,7 @@ from typing import Any
 from chunkmesh.address import HostPort
 from scheduler.serve import RunningScheduler, running
 from scheduler.settings import SchedulerSettings
+from tests.eventually import eventually
 from tests.free_port import free_port
 
 _PROGRAM = Path(sys.executable).parent / "stage-worker"
@@ -106,9 +107,7 @@ class WorkerProcesses:
     async def until(self, reached: Callable[[], bool], limit_s: float = WAIT_S) -> float:
         """Wait for something; return the seconds that it took."""
         begin_s = time.monotonic()
-        async with asyncio.timeout(limit_s):
-            while not reached():
-                await asyncio.sleep(0.005)
+        await eventually(reached, within_s=limit_s)
         return time.monotonic() - begin_s
 
     async def until_route(self, *workers: WorkerProcess) -> float:
@@ -118,9 +117,12 @@ class WorkerProcesses:
 
     async def until_ready(self, worker: WorkerProcess, state: str) -> None:
         """Wait until a worker says of itself that it is in some state."""
-        async with asyncio.timeout(WAIT_S):
-            while (await asyncio.to_thread(worker.ready))["state"] != state:
-                await asyncio.sleep(0.02)
+
+        async def is_there() -> bool:
+            said: str = (await asyncio.to_thread(worker.ready))["state"]
+            return said == state
+
+        await eventually(is_there, within_s=WAIT_S)
 
     def end(self) -> None:
         """End all that still run."""

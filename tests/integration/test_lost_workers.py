@@ -26,6 +26,7 @@ from hicache.settings import HiCacheSettings
 from scheduler.control_loop import ControlLoop
 from scheduler.serve import running
 from scheduler.settings import SchedulerSettings
+from tests.eventually import eventually
 from tests.forked_workers import WorkerProcesses, worker_processes
 from tests.valkey import Valkey
 
@@ -77,18 +78,15 @@ class _Mesh:
 
     async def attached(self, num_workers: int, num_routes: int = 1) -> None:
         """Wait for so many workers and routes."""
-        async with asyncio.timeout(30):
-            while (len(self.loop.workers.registry.workers), len(self.loop.workers.routes)) != (
-                num_workers,
-                num_routes,
-            ):
-                await asyncio.sleep(0.01)
+        workers = self.loop.workers
+        wanted = (num_workers, num_routes)
+        await eventually(
+            lambda: wanted == (len(workers.registry.workers), len(workers.routes)), within_s=30
+        )
 
     async def at_rest(self) -> None:
         """Wait until nothing is left of any request."""
-        async with asyncio.timeout(10):
-            while not self.loop.engine.is_idle() or len(self.loop.requests):
-                await asyncio.sleep(0.01)
+        await eventually(lambda: self.loop.engine.is_idle() and not len(self.loop.requests))
 
     async def serves(self) -> bool:
         """Ask health of the users' port and of its service, which agree."""
