@@ -41,16 +41,16 @@ def frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
     return head + stream.to_bytes(4, "big") + payload
 
 
-def call(method: str, message: bytes = b"") -> bytes:
+def call(method: bytes, message: bytes = b"") -> bytes:
     """Return what an HTTP/2 client sends for a unary gRPC call."""
     fields = {
-        ":method": "POST",
-        ":scheme": "http",
-        ":path": method,
-        ":authority": "localhost",
-        "content-type": "application/grpc",
-        "te": "trailers",
-        "grpc-timeout": "1S",
+        b":method": b"POST",
+        b":scheme": b"http",
+        b":path": method,
+        b":authority": b"localhost",
+        b"content-type": b"application/grpc",
+        b"te": b"trailers",
+        b"grpc-timeout": b"1S",
     }
     body = b"\0" + len(message).to_bytes(4, "big") + message
     return (
@@ -63,9 +63,9 @@ def call(method: str, message: bytes = b"") -> bytes:
     )
 
 
-def _packed(fields: Mapping[str, str]) -> bytes:
+def _packed(fields: Mapping[bytes, bytes]) -> bytes:
     return b"".join(
-        b"\0" + bytes([len(name)]) + name.encode() + bytes([len(value)]) + value.encode()
+        b"\0" + bytes([len(name)]) + name + bytes([len(value)]) + value
         for name, value in fields.items()
     )
 
@@ -97,11 +97,11 @@ def _link_hello() -> bytes:
 
 
 SEEDS = (
-    call("/grpc.health.v1.Health/Check"),
-    call("/chunkmesh.v1.Generation/Generate", b"\x12\x05hello"),
-    call("/chunkmesh.v1.StageControl/Attach"),
-    call("/chunkmesh.v1.HiCache/GetStats"),
-    call("/chunkmesh.v1.DataPlane/Link", b"\x0a\x20" + bytes(32)),
+    call(b"/grpc.health.v1.Health/Check"),
+    call(b"/chunkmesh.v1.Generation/Generate", b"\x12\x05hello"),
+    call(b"/chunkmesh.v1.StageControl/Attach"),
+    call(b"/chunkmesh.v1.HiCache/GetStats"),
+    call(b"/chunkmesh.v1.DataPlane/Link", b"\x0a\x20" + bytes(32)),
     PREFACE + frame(_SETTINGS, 0, 0, b"") * 50,
     PREFACE + frame(_HEADERS, 0, 1, b"\0\1a\1b") + frame(_CONTINUATION, 0, 1, b"\0\1c\1d") * 50,
     PREFACE + b"".join(frame(_RESET, 0, stream, bytes(4)) for stream in range(1, 99, 2)),
