@@ -229,18 +229,7 @@ class AdminService:
         """
         limit = _limit(request.limit, usual=_USUAL_AUDIT_ENTRIES, most=MAX_AUDIT_ENTRIES)
         return pb.GetAuditLogResponse(
-            entries=[
-                pb.AuditEntry(
-                    unix_ms=unix_ms,
-                    peer=deed.peer,
-                    caller=deed.caller,
-                    method=deed.method,
-                    request=deed.request,
-                    num_pages=deed.num_pages,
-                    num_bytes=deed.num_bytes,
-                )
-                for unix_ms, deed in await self._audit.newest(limit)
-            ]
+            entries=[codec.audit_entry(*each) for each in await self._audit.newest(limit)]
         )
 
     @contextlib.asynccontextmanager

@@ -90,15 +90,13 @@ def up(
     with reported():
         _check_exclusions(stages, layers, partition, hicache_port, no_cache=no_cache)
         words = _scheduler_words(scheduler_flags or [], max_total_tokens, page_size)
-        folder = model_folder(model_path)
-        places = gpus.stage_devices(device.value, devices)
         options = MeshOptions(
-            model_path=folder,
+            model_path=(folder := model_folder(model_path)),
             num_stages=stages or _DEFAULT_STAGES,
             layers=_named_layers(folder, stages, layers, partition, words),
             replicas=parse_replicas(replicas),
             threads=threads,
-            devices=places,
+            devices=(places := gpus.stage_devices(device.value, devices)),
             transport=transport.value,
             page_tokens=page_size or _on_gpus(places, _GPU_PAGE_TOKENS),
             chunked_prefill_tokens=chunked_prefill_size or _on_gpus(places, _GPU_CHUNK_TOKENS),
