@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import Protocol
 
 from chunkmesh.errors import ConfigError
 from chunkmesh.trust.secret_file import read_secret_file
@@ -27,6 +28,34 @@ class KvLogin:
 
 
 NO_LOGIN = KvLogin()
+
+
+class LoginSettings(Protocol):
+    """What services are told about it, by the names of their flags."""
+
+    @property
+    def redis_username(self) -> str:
+        """Name of the ACL user; empty for the default one."""
+        ...
+
+    @property
+    def redis_password_file(self) -> Path | None:
+        """File of its password."""
+        ...
+
+    @property
+    def redis_ca_certs(self) -> Path | None:
+        """Authorities of servers with TLS."""
+        ...
+
+
+def login_of(settings: LoginSettings) -> KvLogin:
+    """Read the files that a service was told of; raises as kv_login does."""
+    return kv_login(
+        username=settings.redis_username,
+        password_file=settings.redis_password_file,
+        ca_certs=settings.redis_ca_certs,
+    )
 
 
 def kv_login(*, username: str, password_file: Path | None, ca_certs: Path | None) -> KvLogin:

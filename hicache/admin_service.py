@@ -17,7 +17,7 @@ from chunkmesh.store_thread import StoreThread
 from chunkmesh.stored_page import StoredPage
 from chunkmesh.v1 import hicache_pb2 as pb
 from hicache import codec
-from hicache.audit_log import AuditLog
+from hicache.audit_log import AuditLog, Caller
 from hicache.cache import PrefixCache
 from hicache.change_in_parts import change_in_parts, end_waiting_pins, over_quota
 from hicache.change_tally import ChangeTally
@@ -89,7 +89,7 @@ class AdminService:
             reply.runs.append(codec.run_message(run))
         return reply
 
-    async def pin(self, request: pb.PinRequest, peer: str) -> pb.PinResponse:
+    async def pin(self, request: pb.PinRequest, caller: Caller) -> pb.PinResponse:
         """Keep pages, over restarts too.
 
         Raises:
@@ -110,12 +110,12 @@ class AdminService:
         else:
             how_long = f"for {ttl_s:g} s" if ttl_s else "for good"
             what = f"{codec.selection_text(selection)}, {how_long}"
-            async with self._keeping(peer, "Pin", what) as tally:
+            async with self._keeping(caller, "Pin", what) as tally:
                 amount = await change_in_parts(self._cache, selection, pin)
                 tally.add(amount.num_pages, amount.num_bytes)
         return pb.PinResponse(num_pages=amount.num_pages, num_bytes=amount.num_bytes)
 
-    async def unpin(self, request: pb.UnpinRequest, peer: str) -> pb.UnpinResponse:
+    async def unpin(self, request: pb.UnpinRequest, caller: Caller) -> pb.UnpinResponse:
         """End pins.
 
         Raises:
@@ -132,14 +132,14 @@ class AdminService:
             amount = await change_in_parts(self._cache, selection, unpin)
         else:
             what = codec.selection_text(selection)
-            async with self._keeping(peer, "Unpin", what) as tally:
+            async with self._keeping(caller, "Unpin", what) as tally:
                 amount = await change_in_parts(self._cache, selection, unpin)
                 if isinstance(selection, Everything):
                     await end_waiting_pins(self._cache)
                 tally.add(amount.num_pages, amount.num_bytes)
         return pb.UnpinResponse(num_pages=amount.num_pages, num_bytes=amount.num_bytes)
 
-    async def evict(self, request: pb.EvictRequest, peer: str) -> pb.EvictResponse:
+    async def evict(self, request: pb.EvictRequest, caller: Caller) -> pb.EvictResponse:
         """Delete pages from the index now and from Redis soon.
 
         Raises:
@@ -161,12 +161,12 @@ class AdminService:
             tally = ChangeTally()
             await change_in_parts(self._cache, selection, evict)
         else:
-            async with self._changing(peer, "Evict", codec.selection_text(selection)) as tally:
+            async with self._changing(caller, "Evict", codec.selection_text(selection)) as tally:
                 await change_in_parts(self._cache, selection, evict)
         reply.num_pages, reply.num_bytes = tally.num_pages, tally.num_bytes
         return reply
 
-    async def set_quota(self, request: pb.SetQuotaRequest, peer: str) -> pb.SetQuotaResponse:
+    async def set_quota(self, request: pb.SetQuotaRequest, caller: Caller) -> pb.SetQuotaResponse:
         """Bound a namespace, over restarts too.
 
         Raises:
@@ -181,13 +181,13 @@ class AdminService:
         if not request.dry_run:
             bound = f"{max_bytes} bytes" if max_bytes else "no quota"
             what = f"namespace {codec.short(namespace)}: {bound}"
-            async with self._changing(peer, "SetQuota", what) as tally:
+            async with self._changing(caller, "SetQuota", what) as tally:
                 await self._kept.save_quota(namespace, max_bytes)
                 self._cache.set_quota(namespace, max_bytes, now_s=time.monotonic())
                 tally.add(going.num_pages, going.num_bytes)
         return pb.SetQuotaResponse(num_pages=going.num_pages, num_bytes=going.num_bytes)
 
-    async def clear(self, request: pb.ClearRequest, peer: str) -> pb.ClearResponse:
+    async def clear(self, request: pb.ClearRequest, caller: Caller) -> pb.ClearResponse:
         """Count, and unless dry_run delete, what is in Redis.
 
         Raises:
@@ -195,7 +195,7 @@ class AdminService:
         """
         self._check_redis()
         async with self._clearing:
-            tally = await self._count() if request.dry_run else await self._delete_all(peer)
+            tally = await self._count() if request.dry_run else await self._delete_all(caller)
         return pb.ClearResponse(num_pages=tally.num_pages, num_bytes=tally.num_bytes)
 
     async def _count(self) -> ChangeTally:
@@ -204,11 +204,11 @@ class AdminService:
             tally.add(len(batch), _num_bytes(batch))
         return tally
 
-    async def _delete_all(self, peer: str) -> ChangeTally:
+    async def _delete_all(self, caller: Caller) -> ChangeTally:
         self._cache.forget()
         is_done = False
         try:
-            async with self._changing(peer, "Clear", "all pages") as tally:
+            async with self._changing(caller, "Clear", "all pages") as tally:
                 async for batch in self._store.scan():
                     digests = [page.digest for page in batch]
                     num_pages = await self._store.unlink(digests)
@@ -229,21 +229,13 @@ class AdminService:
         """
         limit = _limit(request.limit, usual=_USUAL_AUDIT_ENTRIES, most=MAX_AUDIT_ENTRIES)
         return pb.GetAuditLogResponse(
-            entries=[
-                pb.AuditEntry(
-                    unix_ms=unix_ms,
-                    peer=deed.peer,
-                    method=deed.method,
-                    request=deed.request,
-                    num_pages=deed.num_pages,
-                    num_bytes=deed.num_bytes,
-                )
-                for unix_ms, deed in await self._audit.newest(limit)
-            ]
+            entries=[codec.audit_entry(*each) for each in await self._audit.newest(limit)]
         )
 
     @contextlib.asynccontextmanager
-    async def _changing(self, peer: str, method: str, request: str) -> AsyncIterator[ChangeTally]:
+    async def _changing(
+        self, caller: Caller, method: str, request: str
+    ) -> AsyncIterator[ChangeTally]:
         """Make a change inside and count it; it is written to the audit log on leaving.
 
         So is one that Redis did not let through, and one whose caller went after it was made.
@@ -257,13 +249,13 @@ class AdminService:
             yield tally
         except asyncio.CancelledError:
             if tally.is_made:  # the caller went, the change stays
-                await self._audit.record(tally.deed(peer, method, request))
+                await self._audit.record(tally.deed(caller, method, request))
             raise
         except CacheFault as error:
-            await self._audit.record(tally.deed(peer, method, f"{request}: failed, {error}"))
+            await self._audit.record(tally.deed(caller, method, f"{request}: failed, {error}"))
             raise
         self._watcher.unlink_soon()
-        await self._audit.record(tally.deed(peer, method, request))
+        await self._audit.record(tally.deed(caller, method, request))
 
     def _check_redis(self) -> None:
         """Refuse what could not be done: a dry run that promises it would be wrong."""
@@ -271,13 +263,15 @@ class AdminService:
             raise CacheFault(self._watcher.fault)
 
     @contextlib.asynccontextmanager
-    async def _keeping(self, peer: str, method: str, request: str) -> AsyncIterator[ChangeTally]:
+    async def _keeping(
+        self, caller: Caller, method: str, request: str
+    ) -> AsyncIterator[ChangeTally]:
         """Make a change inside that outlives restarts, or none if Redis does not take it.
 
         Raises:
             CacheFault: Redis does not answer.
         """
-        async with self._changing(peer, method, request) as tally:
+        async with self._changing(caller, method, request) as tally:
             try:
                 async with self._kept.changing():
                     yield tally

@@ -26,11 +26,23 @@ _log = structlog.get_logger(__name__)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Caller:
+    """Who makes a change."""
+
+    peer: str
+    """Address."""
+    name: str
+    """Of the certificate, else the address; and of somebody else who asked for the change."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Deed:
     """One change by hand."""
 
     peer: str
     """Address of the caller."""
+    caller: str
+    """Who that is; empty in entries of earlier versions."""
     method: str
     """Name of the RPC."""
     request: str
@@ -98,6 +110,7 @@ def decode_deed(fields: dict[bytes, bytes]) -> Deed | None:
     try:
         return Deed(
             peer=_text(fields[b"peer"]),
+            caller=_text(fields.get(b"caller", b"")),
             method=_text(fields[b"method"]),
             request=_text(fields[b"request"]),
             num_pages=_count(fields[b"num_pages"]),

@@ -13,7 +13,7 @@ from chunkmesh.errors import CacheFault, InvalidRequest
 from chunkmesh.store_thread import StoreThread
 from chunkmesh.v1 import hicache_pb2 as pb
 from hicache import codec
-from hicache.audit_log import AuditLog, Deed
+from hicache.audit_log import AuditLog, Caller, Deed
 from hicache.cache import PrefixCache
 from hicache.page_import import ArrivingPage, PageImport
 from hicache.page_values import read_values
@@ -35,7 +35,7 @@ class BulkService:
         self._audit = audit
 
     async def verify(
-        self, request: pb.VerifyRequest, peer: str
+        self, request: pb.VerifyRequest, caller: Caller
     ) -> AsyncGenerator[pb.VerifyResponse, None]:
         """Check chosen pages, and forget bad ones unless dry_run.
 
@@ -61,7 +61,7 @@ class BulkService:
             num_bad = check.said.num_missing + check.said.num_damaged
             if not request.dry_run and (is_whole or num_bad):
                 what = f"{codec.selection_text(selection)}: {check.said.num_checked} pages checked"
-                await self._record(peer, "Verify", what, num_bad, is_whole=is_whole)
+                await self._record(caller, "Verify", what, num_bad, is_whole=is_whole)
 
     async def export(self, request: pb.ExportRequest) -> AsyncGenerator[pb.ExportResponse, None]:
         """Send the sound values of chosen pages.
@@ -86,7 +86,9 @@ class BulkService:
                     fields = [pb.PageField(name=name, value=value) for name, value in step.sound]
                     yield pb.ExportResponse(digest=digest, fields=fields)
 
-    async def take_in(self, parts: AsyncIterator[pb.ImportRequest], peer: str) -> pb.ImportResponse:
+    async def take_in(
+        self, parts: AsyncIterator[pb.ImportRequest], caller: Caller
+    ) -> pb.ImportResponse:
         """Write pages that come in parts, each checked; what is there stays.
 
         Raises:
@@ -104,14 +106,14 @@ class BulkService:
             if not importing.dry_run and (is_whole or counts.num_pages):
                 what = f"{counts.num_known} pages known, {counts.num_refused} refused"
                 await self._record(
-                    peer, "Import", what, counts.num_pages, counts.num_bytes, is_whole=is_whole
+                    caller, "Import", what, counts.num_pages, counts.num_bytes, is_whole=is_whole
                 )
         self._watcher.unlink_soon()
         return counts
 
     async def _record(
         self,
-        peer: str,
+        caller: Caller,
         method: str,
         request: str,
         num_pages: int,
@@ -122,7 +124,8 @@ class BulkService:
         """Write what was done to the audit log; also if the caller went or Redis failed midway."""
         await self._audit.record(
             Deed(
-                peer=peer,
+                peer=caller.peer,
+                caller=caller.name,
                 method=method,
                 request=request if is_whole else f"{request}, then broken off",
                 num_pages=num_pages,

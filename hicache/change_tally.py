@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from hicache.audit_log import Deed
+from hicache.audit_log import Caller, Deed
 
 
 @dataclasses.dataclass(slots=True, kw_only=True)
@@ -25,10 +25,11 @@ class ChangeTally:
         """Take note that nothing of it stands."""
         self.is_made, self.num_pages, self.num_bytes = False, 0, 0
 
-    def deed(self, peer: str, method: str, request: str) -> Deed:
+    def deed(self, caller: Caller, method: str, request: str) -> Deed:
         """Return what the audit log has to say."""
         return Deed(
-            peer=peer,
+            peer=caller.peer,
+            caller=caller.name,
             method=method,
             request=request,
             num_pages=self.num_pages,

@@ -10,6 +10,7 @@ from chunkmesh.indexed_page import PageInfo
 from chunkmesh.pages import DIGEST_BYTES
 from chunkmesh.v1 import common_pb2
 from chunkmesh.v1 import hicache_pb2 as pb
+from hicache.audit_log import Deed
 from hicache.namespaces import MAX_TEXT_CHARACTERS, NamespaceInfo, NamespaceState
 from hicache.runs import Run, RunOrder
 from hicache.selection import Below, Everything, Idle, InNamespace, Listed, Prompt, Selection
@@ -193,4 +194,17 @@ def run_message(run: Run) -> pb.Run:
         num_leased_pages=run.num_leased_pages,
         num_pinned_pages=run.num_pinned_pages,
         priority=run.priority,
+    )
+
+
+def audit_entry(unix_ms: int, deed: Deed) -> pb.AuditEntry:
+    """Tell of a change that was made by hand at some time."""
+    return pb.AuditEntry(
+        unix_ms=unix_ms,
+        peer=deed.peer,
+        caller=deed.caller,
+        method=deed.method,
+        request=deed.request,
+        num_pages=deed.num_pages,
+        num_bytes=deed.num_bytes,
     )

@@ -13,7 +13,7 @@ from starlette.applications import Starlette
 from chunkmesh import side_door
 from chunkmesh.address import HostPort
 from chunkmesh.grpc_server import GrpcServer
-from chunkmesh.kv_login import kv_login
+from chunkmesh.kv_login import login_of
 from chunkmesh.kv_store import KvStore
 from chunkmesh.side_door import Readiness
 from chunkmesh.store_thread import StoreThread
@@ -111,11 +111,7 @@ class _Stores:
 
 @contextlib.contextmanager
 def _stores(settings: HiCacheSettings) -> Iterator[_Stores]:
-    login = kv_login(
-        username=settings.redis_username,
-        password_file=settings.redis_password_file,
-        ca_certs=settings.redis_ca_certs,
-    )
+    login = login_of(settings)
     stores = _Stores(
         short=StoreThread(KvStore(*settings.redis_url, login=login)),
         bulk=StoreThread(KvStore(*settings.redis_url, login=login)),

@@ -14,10 +14,12 @@ import grpc
 import structlog
 
 from chunkmesh.errors import InvalidRequest
+from chunkmesh.trust.identity import current_identity
 from chunkmesh.v1 import hicache_pb2 as pb
 from chunkmesh.v1 import hicache_pb2_grpc
 from hicache import codec
 from hicache.admin_service import AdminService
+from hicache.audit_log import Caller
 from hicache.bulk_service import BulkService
 from hicache.cache import PrefixCache
 from hicache.kept_infos import KeptInfos
@@ -26,6 +28,8 @@ from hicache.watcher import RedisWatcher
 
 _Context = grpc.aio.ServicerContext[Any, Any]
 
+_MAX_NAME = 200
+"""Most characters of a caller's name that are kept."""
 _log = structlog.get_logger(__name__)
 
 
@@ -152,23 +156,23 @@ class HiCacheServicer(hicache_pb2_grpc.HiCacheServicer):
 
     async def Pin(self, request: pb.PinRequest, context: _Context) -> pb.PinResponse:
         """Keep pages."""
-        return await self._admin.pin(request, context.peer())
+        return await self._admin.pin(request, _caller(context))
 
     async def Unpin(self, request: pb.UnpinRequest, context: _Context) -> pb.UnpinResponse:
         """End pins."""
-        return await self._admin.unpin(request, context.peer())
+        return await self._admin.unpin(request, _caller(context))
 
     async def Evict(self, request: pb.EvictRequest, context: _Context) -> pb.EvictResponse:
         """Delete pages."""
-        return await self._admin.evict(request, context.peer())
+        return await self._admin.evict(request, _caller(context))
 
     async def SetQuota(self, request: pb.SetQuotaRequest, context: _Context) -> pb.SetQuotaResponse:
         """Bound a namespace."""
-        return await self._admin.set_quota(request, context.peer())
+        return await self._admin.set_quota(request, _caller(context))
 
     async def Clear(self, request: pb.ClearRequest, context: _Context) -> pb.ClearResponse:
         """Delete all pages."""
-        return await self._admin.clear(request, context.peer())
+        return await self._admin.clear(request, _caller(context, request.asked_by))
 
     async def GetAuditLog(
         self, request: pb.GetAuditLogRequest, _context: _Context
@@ -180,7 +184,7 @@ class HiCacheServicer(hicache_pb2_grpc.HiCacheServicer):
         self, request: pb.VerifyRequest, context: _Context
     ) -> AsyncIterator[pb.VerifyResponse]:
         """Read pages back."""
-        async with contextlib.aclosing(self._bulk.verify(request, context.peer())) as replies:
+        async with contextlib.aclosing(self._bulk.verify(request, _caller(context))) as replies:
             async for reply in replies:
                 yield reply
 
@@ -196,4 +200,14 @@ class HiCacheServicer(hicache_pb2_grpc.HiCacheServicer):
         self, parts: AsyncIterator[pb.ImportRequest], context: _Context
     ) -> pb.ImportResponse:
         """Take pages."""
-        return await self._bulk.take_in(parts, context.peer())
+        return await self._bulk.take_in(parts, _caller(context))
+
+
+def _caller(context: _Context, asked_by: str = "") -> Caller:
+    """Say who makes a call, and who has asked for it."""
+    peer = context.peer()
+    names = (current_identity().name or peer, asked_by)
+    shown = "".join(
+        each if each.isprintable() else "?" for each in " for ".join(filter(None, names))
+    )
+    return Caller(peer=peer, name=shown[:_MAX_NAME])

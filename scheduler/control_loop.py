@@ -162,6 +162,7 @@ class ControlLoop:
             self._perform(action, now_s)
         if isinstance(event, events.RouteFormed):
             self._tell_chunks()
+            self._tell_of_stores(event)
         if isinstance(event, (events.Stored, events.RouteLost)):
             self._ended.set()
         if isinstance(event, (events.RouteFormed, events.RouteLost)):
@@ -238,6 +239,19 @@ class ControlLoop:
         now = self.engine.snapshot()
         strategy, fits = now.chunk_strategy, next(iter(self.workers.routes.values())).fits
         self._chunk_report.tell(strategy, now.chunk_strategy_reason, fits)
+
+    def _tell_of_stores(self, formed: events.RouteFormed) -> None:
+        """Warn of a write policy by which nothing is ever stored on a route."""
+        policy = self.config.write_policy
+        is_kept = self.config.enable_prefix_caching or formed.num_host_pages > 0
+        if policy != "write_through" and not is_kept:
+            _log.warning(
+                "nothing will be stored: this write policy stores what workers have kept, and they"
+                " keep nothing",
+                hicache_write_policy=policy,
+                remedy="--hicache-write-policy write_through, or --enable-prefix-caching, or host"
+                " pages of the workers (--hicache-size)",
+            )
 
     def _request_ended(self, request_id: str) -> None:
         """Take note that a request has ended."""

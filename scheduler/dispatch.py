@@ -45,7 +45,7 @@ class Dispatch:
     @property
     def num_waiting(self) -> int:
         """Outputs without a row."""
-        return len(self.parked) + sum(len(route.queue) for route in self._routes)
+        return self.door.shares.all.num_waiting
 
     def refusal(self, spec: RequestSpec, now_s: float) -> ChunkMeshError | None:
         """Return why a new request must not wait, if so."""

@@ -137,7 +137,7 @@ class GenerationService(generation_pb2_grpc.GenerationServicer):
         return pb.DetokenizeResponse(tokens=await self._intake.token_bytes(request.ids))
 
     async def FlushCache(
-        self, _request: pb.FlushCacheRequest, _context: _Context
+        self, _request: pb.FlushCacheRequest, context: _Context
     ) -> pb.FlushCacheResponse:
         """Forget every cached prefix, the devices' first: that cannot fail."""
         check_leads(self._leadership)
@@ -147,7 +147,7 @@ class GenerationService(generation_pb2_grpc.GenerationServicer):
             return pb.FlushCacheResponse(num_pages=num_device_pages)
         if self._hicache is None:
             raise ConfigError("this scheduler has no prefix cache: start it with --hicache-url")
-        num_pages = await self._hicache.clear()
+        num_pages = await self._hicache.clear(current_identity().name or context.peer())
         if num_pages is None:
             raise Unavailable(f"the prefix cache does not answer: {self._hicache.fault}")
         return pb.FlushCacheResponse(num_pages=num_pages)

@@ -144,10 +144,15 @@ class HiCacheClient:
         stats = await self._call(self._stub.GetStats, request, deadline_s=_DEADLINE_S)
         return self.fault if stats is None else stats.redis_fault
 
-    async def clear(self) -> int | None:
-        """Forget all pages, trying at once even after a fault; None if HiCache did not answer."""
+    async def clear(self, asked_by: str) -> int | None:
+        """Forget all pages, trying at once even after a fault; None if HiCache did not answer.
+
+        asked_by goes into the audit log.
+        """
         self._paused_until_s = 0.0
-        answer = await self._call(self._stub.Clear, pb.ClearRequest(), deadline_s=10.0)
+        answer = await self._call(
+            self._stub.Clear, pb.ClearRequest(asked_by=asked_by), deadline_s=10.0
+        )
         return None if answer is None else answer.num_pages
 
     async def close(self) -> None:

@@ -8,7 +8,7 @@ import socket
 from chunkmesh.address import EVERY_NETWORK, HostPort
 from chunkmesh.errors import Standby
 from chunkmesh.grpc_server import GrpcServer
-from chunkmesh.kv_login import kv_login
+from chunkmesh.kv_login import login_of
 from chunkmesh.kv_store import KvStore
 from chunkmesh.store_thread import StoreThread
 from scheduler.candidate import Candidate, Deeds, Election
@@ -52,11 +52,7 @@ def new_candidate(settings: SchedulerSettings, its_deeds: Deeds) -> Candidate:
     if not settings.mesh_name:
         return Candidate(LoneLeadership(), its_deeds)
     name = secrets.token_hex(8)
-    login = kv_login(
-        username=settings.redis_username,
-        password_file=settings.redis_password_file,
-        ca_certs=settings.redis_ca_certs,
-    )
+    login = login_of(settings)
     store = StoreThread(KvStore(*settings.redis_url, timeout_s=_STORE_TIMEOUT_S, login=login))
     host = _host(settings)
 

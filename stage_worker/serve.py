@@ -15,7 +15,7 @@ import torch
 from chunkmesh import __version__, side_door
 from chunkmesh.cache_folder import user_cache_folder
 from chunkmesh.grpc_server import GrpcServer
-from chunkmesh.kv_login import kv_login
+from chunkmesh.kv_login import login_of
 from chunkmesh.kv_store import KvStore
 from chunkmesh.side_door import Readiness
 from chunkmesh.transports.create import create
@@ -157,11 +157,7 @@ def _stores(settings: WorkerSettings) -> list[KvStore]:
     """Make one client of the page store for each I/O thread."""
     if not settings.redis_url:
         return []
-    login = kv_login(
-        username=settings.redis_username,
-        password_file=settings.redis_password_file,
-        ca_certs=settings.redis_ca_certs,
-    )
+    login = login_of(settings)
     num_threads = min(_SERVER_THREADS * len(settings.redis_url), _MAX_IO_THREADS)
     return [KvStore(*settings.redis_url, login=login) for _ in range(num_threads)]
 

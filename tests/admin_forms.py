@@ -103,6 +103,7 @@ AUDIT: dict[str, Any] = {
         {
             "unix_ms": int,
             "peer": str,
+            "caller": str,
             "method": str,
             "request": str,
             "num_pages": int,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -23,9 +24,13 @@ class WorkerProcess:
     """By which the scheduler knows it."""
     process: ForkedCommand
 
+    def send(self, number: signal.Signals) -> None:
+        """Send a signal."""
+        self.process.send_signal(number)
+
     def kill(self) -> None:
         """Let it be gone without a word."""
-        self.process.kill()
+        self.send(signal.SIGKILL)
 
     def end(self) -> None:
         """Kill it, if it still runs, and wait."""

@@ -77,7 +77,7 @@ async def mesh(
     model_path: Path,
     stages: Sequence[Stage],
     *,
-    kv_capacity_tokens: int = 4096,
+    kv_capacity_tokens: int | Sequence[int] = 4096,
     host_tokens: int = 0,
     redis_url: str | None = None,
     transport: str = "memory",
@@ -88,36 +88,29 @@ async def mesh(
 ) -> AsyncIterator[Mesh]:
     """Run a mesh of these stages while inside; settings are those of the scheduler.
 
-    The user is who calls. The transport is the workers', as are worker_tls, host_tokens, for which
-    each has host memory, and profiles, one a stage; without, nothing is measured.
+    The user is who calls. The transport is the workers', as are worker_tls, kv_capacity_tokens, for
+    all of them or one a stage, host_tokens, for which each has host memory, and profiles, one a
+    stage; without, nothing is measured.
     """
-    given = {
-        "page_size": PAGE_TOKENS,
-        "chunked_prefill_size": CHUNK_TOKENS,
-        "load_min_tokens": 0,
-        "load_timeout_ms": 20_000.0,
-        **settings,
-    }
-    scheduler_settings = SchedulerSettings(
-        model_path=model_path, port=0, internal_port=0, http_port=0, drain_timeout=1.0, **given
-    )
     network = MemoryNetwork()
-    given_profiles: Sequence[StartProfile | None] = profiles or [None] * len(stages)
-    async with running(scheduler_settings) as scheduler, asyncio.TaskGroup() as tasks:
+    capacities = _capacities(stages, kv_capacity_tokens, host_tokens)
+    async with running(_settings(model_path, settings)) as scheduler, asyncio.TaskGroup() as tasks:
         workers = [
             tasks.create_task(
                 run_worker(
                     stage,
                     network,
                     scheduler.internal_address,
-                    _capacity(stage, kv_capacity_tokens, host_tokens),
+                    capacity,
                     redis_url,
                     transport,
                     profile,
                     worker_tls,
                 )
             )
-            for stage, profile in zip(stages, given_profiles, strict=True)
+            for stage, capacity, profile in zip(
+                stages, capacities, profiles or [None] * len(stages), strict=True
+            )
         ]
         async with channel(scheduler.address, user) as to_scheduler:
             running_mesh = Mesh(
@@ -135,10 +128,30 @@ async def mesh(
             worker.cancel()
 
 
-def _capacity(stage: Stage, kv_tokens: int, host_tokens: int) -> Capacity:
-    """Return what a worker of a stage has room for."""
-    host = HostPages(host_tokens * stage.description.kv_bytes_per_token)
-    return Capacity(kv_tokens=kv_tokens, host=host)
+def _settings(model_path: Path, more: dict[str, Any]) -> SchedulerSettings:
+    """Return the scheduler's settings: small pages and chunks, patient loads, and what is given."""
+    given = {
+        "page_size": PAGE_TOKENS,
+        "chunked_prefill_size": CHUNK_TOKENS,
+        "load_min_tokens": 0,
+        "load_timeout_ms": 20_000.0,
+        "drain_timeout": 1.0,
+        **more,
+    }
+    return SchedulerSettings(model_path=model_path, port=0, internal_port=0, http_port=0, **given)
+
+
+def _capacities(
+    stages: Sequence[Stage], kv_tokens: int | Sequence[int], host_tokens: int
+) -> list[Capacity]:
+    """Return what the worker of each stage has room for."""
+    each = [kv_tokens] * len(stages) if isinstance(kv_tokens, int) else kv_tokens
+    return [
+        Capacity(
+            kv_tokens=tokens, host=HostPages(host_tokens * stage.description.kv_bytes_per_token)
+        )
+        for stage, tokens in zip(stages, each, strict=True)
+    ]
 
 
 async def run_worker(

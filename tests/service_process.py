@@ -59,16 +59,8 @@ class ServiceProcess:
         self._running = (fork if self.is_forked else launch)(self.command, self.log_path)
 
     def ready(self) -> dict[str, Any]:
-        """Ask the side door; an answer of 503 is an answer."""
-        url = f"http://127.0.0.1:{self.http_port}/ready"
-        try:
-            with urllib.request.urlopen(url, timeout=2) as said:
-                body: dict[str, Any] = json.load(said)
-        except urllib.error.HTTPError as error:
-            body = json.load(error)
-        except OSError:
-            body = {"ready": False, "state": "gone", "reason": "not reached"}
-        return body
+        """Ask the side door."""
+        return readiness_at(self.http_port)
 
     def is_up(self) -> bool:
         """Whether it serves, or waits as a spare or a standby to do so."""
@@ -100,6 +92,19 @@ class ServiceProcess:
         """Kill it, if it still runs, and wait."""
         if self._running is not None and not self._running.has_ended():
             self.end(signal.SIGKILL)
+
+
+def readiness_at(http_port: int) -> dict[str, Any]:
+    """Return what the side door at a port says; an answer of 503 is an answer."""
+    url = f"http://127.0.0.1:{http_port}/ready"
+    try:
+        with urllib.request.urlopen(url, timeout=5) as said:
+            body: dict[str, Any] = json.load(said)
+    except urllib.error.HTTPError as error:
+        body = json.load(error)
+    except OSError:
+        body = {"ready": False, "state": "gone", "reason": "not reached"}
+    return body
 
 
 def resident_bytes(pid: int) -> int:

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import signal
 import time
-import urllib.error
-import urllib.request
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -16,8 +13,10 @@ from typing import Any
 from chunkmesh.address import HostPort
 from scheduler.serve import RunningScheduler, running
 from scheduler.settings import SchedulerSettings
+from tests.eventually import eventually
 from tests.forked_command import ForkedCommand
 from tests.free_port import free_port
+from tests.service_process import readiness_at
 
 WAIT_S = 120.0
 """For what takes a moment on a machine that has nothing else to do."""
@@ -55,16 +54,8 @@ class WorkerProcess:
         return await asyncio.to_thread(self.process.wait, WAIT_S)
 
     def ready(self) -> dict[str, Any]:
-        """Ask its side door whether it is ready; an answer of 503 is an answer."""
-        url = f"http://127.0.0.1:{self.http}/ready"
-        try:
-            with urllib.request.urlopen(url, timeout=5) as answer:
-                body: dict[str, Any] = json.load(answer)
-        except urllib.error.HTTPError as error:
-            body = json.load(error)
-        except OSError:
-            body = {"ready": False, "state": "not reached"}
-        return body
+        """Ask its side door whether it is ready."""
+        return readiness_at(self.http)
 
     def end(self) -> str:
         """Kill it if it still runs; return what it has written."""
@@ -103,9 +94,7 @@ class WorkerProcesses:
     async def until(self, reached: Callable[[], bool], limit_s: float = WAIT_S) -> float:
         """Wait for something; return the seconds that it took."""
         begin_s = time.monotonic()
-        async with asyncio.timeout(limit_s):
-            while not reached():
-                await asyncio.sleep(0.005)
+        await eventually(reached, within_s=limit_s)
         return time.monotonic() - begin_s
 
     async def until_route(self, *workers: WorkerProcess) -> float:
@@ -115,9 +104,12 @@ class WorkerProcesses:
 
     async def until_ready(self, worker: WorkerProcess, state: str) -> None:
         """Wait until a worker says of itself that it is in some state."""
-        async with asyncio.timeout(WAIT_S):
-            while (await asyncio.to_thread(worker.ready))["state"] != state:
-                await asyncio.sleep(0.02)
+
+        async def is_there() -> bool:
+            said: str = (await asyncio.to_thread(worker.ready))["state"]
+            return said == state
+
+        await eventually(is_there, within_s=WAIT_S)
 
     def end(self) -> None:
         """End all that still run."""

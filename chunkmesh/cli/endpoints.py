@@ -33,6 +33,15 @@ class HicacheEndpoints:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class StandbyEndpoints:
+    """Addresses of the scheduler that stands by."""
+
+    users: HostPort
+    internal: HostPort
+    side_door: HostPort
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class MeshEndpoints:
     """Addresses of a whole mesh, as this machine reaches them."""
 
@@ -48,6 +57,20 @@ class MeshEndpoints:
     """One for each stage, by stage, then those beside them."""
     gateway: HostPort | None = None
     """HTTP port of the OpenAI API; None without a gateway."""
+    standby: StandbyEndpoints | None = None
+    """None if no scheduler stands by."""
+
+    @property
+    def servers(self) -> str:
+        """The schedulers that users know, as --server takes them."""
+        users = [self.scheduler] if self.standby is None else [self.scheduler, self.standby.users]
+        return ",".join(map(str, users))
+
+    @property
+    def internals(self) -> str:
+        """The schedulers that workers know, as --scheduler takes them."""
+        both = [self.internal] if self.standby is None else [self.internal, self.standby.internal]
+        return ",".join(map(str, both))
 
     @property
     def redis_url(self) -> str | None:
@@ -56,11 +79,18 @@ class MeshEndpoints:
 
     def as_fields(self) -> dict[str, object]:
         """Return plain values for one line of JSON."""
-        hicache = self.hicache
+        hicache, standby = self.hicache, self.standby
         return {
             "scheduler": str(self.scheduler),
             "internal": str(self.internal),
             "side_door": str(self.side_door),
+            "standby": None
+            if standby is None
+            else {
+                "scheduler": str(standby.users),
+                "internal": str(standby.internal),
+                "side_door": str(standby.side_door),
+            },
             "hicache": None if hicache is None else str(hicache.grpc),
             "hicache_side_door": None if hicache is None else str(hicache.side_door),
             "gateway": None if self.gateway is None else str(self.gateway),

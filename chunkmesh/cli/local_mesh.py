@@ -19,8 +19,10 @@ from chunkmesh.cli.endpoints import MeshEndpoints
 from chunkmesh.cli.mesh_commands import (
     GATEWAY,
     SCHEDULER,
+    STANDBY,
     planned_central,
     planned_gateway,
+    planned_standby,
     planned_workers,
 )
 from chunkmesh.cli.mesh_options import MeshOptions
@@ -34,7 +36,7 @@ from chunkmesh.cli.process_family import (
     ProcessFamily,
 )
 from chunkmesh.cli.readiness import RedisSocket
-from chunkmesh.cli.valkey import find_server, server_command, socket_path, socket_url
+from chunkmesh.cli.valkey import check_listens, find_server, server_command, socket_path, socket_url
 from chunkmesh.errors import InvariantViolated
 from chunkmesh.layers import LayerRange
 
@@ -46,7 +48,7 @@ def _ignore(_states: tuple[ChildState, ...]) -> None:
 
 
 class LocalMesh:
-    """Redis (if needed), hicache-server, scheduler, stage workers and gateway of one mesh."""
+    """Redis (if needed), hicache-server, schedulers, stage workers and gateway of one mesh."""
 
     def __init__(self, options: MeshOptions, observe: Observer = _ignore) -> None:
         """Start nothing yet. observe sees the processes several times a second until all serve."""
@@ -72,6 +74,8 @@ class LocalMesh:
         layers = worker_ranges(layers, options.replicas)
         if options.redis_url is not None:
             _check_redis_url(options.redis_url)
+            if options.mesh_name is not None:
+                check_listens(options.redis_url)
         program = find_server() if options.cache and options.redis_url is None else None
         self._run_dir = _make_run_dir(options)
         with ExitStack() as unless_started:
@@ -93,6 +97,10 @@ class LocalMesh:
         family.start(*planned_workers(options, self._endpoints))
         family.start(*planned_gateway(options, self._endpoints))
         family.wait_ready(options.ready_timeout_s, self._observe)
+        # Last, so that it is the other one that leads.
+        if standby := planned_standby(options, self._endpoints):
+            family.start(*standby)
+            family.wait_ready(options.ready_timeout_s, self._observe)
 
     def __exit__(
         self,
@@ -102,7 +110,7 @@ class LocalMesh:
     ) -> None:
         """Take everything down: gateway, workers, scheduler, hicache-server, Redis.
 
-        Unless something failed gateway and scheduler go first: they let running requests end.
+        Unless something failed gateway and schedulers go first: they let running requests end.
         """
         self._take_down(keep_logs=kind is not None and issubclass(kind, Exception))
 
@@ -123,6 +131,11 @@ class LocalMesh:
     def scheduler_address(self) -> str:
         """The users' address, HOST:PORT."""
         return str(self.endpoints.scheduler)
+
+    @property
+    def name(self) -> str | None:
+        """Under which its schedulers agree who leads; None if there is only one."""
+        return self._options.mesh_name
 
     @property
     def certs(self) -> Path | None:
@@ -156,8 +169,8 @@ class LocalMesh:
             if self._family is not None:
                 try:
                     if not keep_logs:
-                        for name in (GATEWAY, SCHEDULER):
-                            self._family.end(name)
+                        self._family.end(GATEWAY)
+                        self._family.end(SCHEDULER, STANDBY)
                 finally:
                     self._family.close()
                 self._family = None

@@ -19,7 +19,9 @@ from chunkmesh.known_settings import variable_of
 from chunkmesh.trust.access import Role
 
 SCHEDULER = "scheduler"
-"""Name of the scheduler's process."""
+"""Name of the scheduler's process, and of what it is there for."""
+STANDBY = "standby"
+"""Name of the process of the scheduler that stands by, and of the state that it is ready in."""
 GATEWAY = "gateway"
 """Name of the gateway's."""
 _CAPACITY_FLAGS = frozenset({"--max-total-tokens", "--mem-fraction"})
@@ -35,6 +37,27 @@ def planned_central(options: MeshOptions, endpoints: MeshEndpoints) -> tuple[Pla
     return (_hicache(options, endpoints.hicache), scheduler)
 
 
+def planned_standby(options: MeshOptions, endpoints: MeshEndpoints) -> tuple[PlannedChild, ...]:
+    """Return the scheduler that stands by, if there is one."""
+    standby = endpoints.standby
+    if standby is None:
+        return ()
+    flags = {
+        **_scheduler_flags(options, endpoints),
+        "--port": standby.users.port,
+        "--internal-port": standby.internal.port,
+        "--http-port": standby.side_door.port,
+    }
+    return (
+        PlannedChild(
+            command=_scheduler_command(STANDBY, options, endpoints, flags),
+            probe=SideDoor(address=standby.side_door, ready_state=STANDBY),
+            address=str(standby.users),
+            role=SCHEDULER,
+        ),
+    )
+
+
 def planned_workers(options: MeshOptions, endpoints: MeshEndpoints) -> tuple[PlannedChild, ...]:
     """Return the stage workers: one for each stage, then those beside them."""
     return tuple(_worker(options, endpoints, index) for index in range(len(endpoints.workers)))
@@ -47,7 +70,7 @@ def planned_gateway(options: MeshOptions, endpoints: MeshEndpoints) -> tuple[Pla
     flags = {
         "--host": options.host,
         "--port": endpoints.gateway.port,
-        "--server": endpoints.scheduler,
+        "--server": endpoints.servers,
         "--ssl-ca-certs": None if options.certs is None else options.certs / "ca.crt",
     }
     planned = PlannedChild(
@@ -79,7 +102,28 @@ def _page_budget(options: MeshOptions) -> int:
 
 
 def _scheduler(options: MeshOptions, endpoints: MeshEndpoints) -> PlannedChild:
-    flags = {
+    flags = _scheduler_flags(options, endpoints)
+    return PlannedChild(
+        command=_scheduler_command(SCHEDULER, options, endpoints, flags),
+        probe=SideDoor(address=endpoints.side_door),
+        address=str(endpoints.scheduler),
+        role=SCHEDULER,
+    )
+
+
+def _scheduler_command(
+    name: str, options: MeshOptions, endpoints: MeshEndpoints, flags: Mapping[str, object]
+) -> ChildCommand:
+    return _module(
+        name,
+        "scheduler",
+        (*_words(flags), *options.scheduler_flags),
+        redis_url=None if options.mesh_name is None else endpoints.redis_url,
+    )
+
+
+def _scheduler_flags(options: MeshOptions, endpoints: MeshEndpoints) -> dict[str, object]:
+    return {
         "--model-path": options.model_path,
         "--host": options.host,
         "--port": endpoints.scheduler.port,
@@ -88,13 +132,9 @@ def _scheduler(options: MeshOptions, endpoints: MeshEndpoints) -> PlannedChild:
         "--hicache-url": None if endpoints.hicache is None else endpoints.hicache.grpc,
         "--page-size": options.page_tokens,
         "--chunked-prefill-size": options.chunked_prefill_tokens,
+        "--mesh-name": options.mesh_name,
         **_tls_flags(options, Role.SCHEDULER),
     }
-    return PlannedChild(
-        command=_module(SCHEDULER, "scheduler", (*_words(flags), *options.scheduler_flags)),
-        probe=SideDoor(address=endpoints.side_door),
-        address=str(endpoints.scheduler),
-    )
 
 
 def _worker(options: MeshOptions, endpoints: MeshEndpoints, index: int) -> PlannedChild:
@@ -111,7 +151,7 @@ def _worker(options: MeshOptions, endpoints: MeshEndpoints, index: int) -> Plann
         "--data-port": worker.data.port,
         "--port": worker.grpc.port,
         "--http-port": worker.side_door.port,
-        "--scheduler": endpoints.internal,
+        "--scheduler": endpoints.internals,
         "--device": options.devices[index % len(options.devices)] if options.devices else None,
         "--threads": options.threads,
         "--transport": options.transport,

@@ -42,6 +42,9 @@ class MeshOptions:
     """None starts a server of our own; several, with commas between, share the pages."""
     cache: bool = True
     """Without it neither a Redis server nor hicache-server runs."""
+    mesh_name: str | None = None
+    """Name of the lease, in the same Redis, by which a second scheduler stands by; None means that
+    there is none."""
     redis_max_bytes: int = 1 << 30
     """Memory bound of our own Redis server, > 0."""
     host: str = "127.0.0.1"
@@ -78,6 +81,11 @@ class MeshOptions:
             raise ConfigError(f"--threads {self.threads}: at least 1")
         if self.redis_url is not None and not self.cache:
             raise ConfigError("--redis-url and --no-cache exclude each other")
+        if self.mesh_name is not None and not self.cache:
+            raise ConfigError(
+                "--standby and --no-cache exclude each other: who leads is agreed in the Redis of"
+                " the cache"
+            )
         if self.hicache_port is not None and not self.cache:
             raise ConfigError("--hicache-port and --no-cache exclude each other")
         for flag, tokens in (

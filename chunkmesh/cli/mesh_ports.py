@@ -5,7 +5,13 @@ from __future__ import annotations
 from contextlib import ExitStack
 
 from chunkmesh.address import LOOPBACK, HostPort, Listen
-from chunkmesh.cli.endpoints import HicacheEndpoints, MeshEndpoints, WorkerEndpoints, reachable
+from chunkmesh.cli.endpoints import (
+    HicacheEndpoints,
+    MeshEndpoints,
+    StandbyEndpoints,
+    WorkerEndpoints,
+    reachable,
+)
 from chunkmesh.cli.mesh_options import MeshOptions
 from chunkmesh.layers import LayerRange
 from chunkmesh.ports import bind, bind_unused
@@ -55,6 +61,13 @@ def choose_endpoints(
                 options.host, options.internal_port, _USUAL_INTERNAL_PORT, "--internal-port"
             ),
             side_door=take(options.host, options.http_port, flag="--http-port"),
+            standby=None
+            if options.mesh_name is None
+            else StandbyEndpoints(
+                users=take(options.host),
+                internal=take(options.host),
+                side_door=take(options.host),
+            ),
             hicache=None
             if redis_url is None
             else HicacheEndpoints(

@@ -126,9 +126,9 @@ class ProcessFamily:
             news.append(_died(member.process, code))
         return tuple(news)
 
-    def end(self, name: str) -> None:
-        """End one process, if it was started, while all others still serve it."""
-        self._end([member for member in self._members() if member.process.name == name])
+    def end(self, *names: str) -> None:
+        """End processes, as far as they were started, while all others still serve them."""
+        self._end([member for member in self._members() if member.process.name in names])
 
     def close(self) -> None:
         """End all processes, the last group first: SIGTERM, up to the grace, then SIGKILL.

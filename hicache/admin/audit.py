@@ -15,7 +15,7 @@ from hicache.admin.output import print_json, print_rows
 from hicache.admin.units import size_text
 
 app = typer.Typer()
-_HEAD = ("time", "peer", "method", "request", "pages", "bytes")
+_HEAD = ("time", "caller", "method", "request", "pages", "bytes")
 
 
 @app.command(cls=Command)
@@ -40,6 +40,7 @@ def _values(entry: pb.AuditEntry) -> dict[str, object]:
     return {
         "unix_ms": entry.unix_ms,
         "peer": entry.peer,
+        "caller": entry.caller,
         "method": entry.method,
         "request": entry.request,
         "num_pages": entry.num_pages,
@@ -51,7 +52,7 @@ def _row(entry: pb.AuditEntry) -> tuple[str, ...]:
     when = datetime.fromtimestamp(entry.unix_ms / 1000).astimezone()
     return (
         when.isoformat(" ", "seconds"),
-        entry.peer,
+        entry.caller or entry.peer,
         entry.method,
         entry.request,
         str(entry.num_pages),

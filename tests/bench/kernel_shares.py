@@ -89,11 +89,11 @@ def shares(trace: Sequence[Mapping[str, Any]], prefixes: Sequence[int]) -> Share
 
 def longest(trace: Sequence[Mapping[str, Any]], count: int) -> list[tuple[str, float]]:
     """Return the names of the kernels that took longest together, and the ms."""
-    taken: collections.Counter[str] = collections.Counter()
+    taken: dict[str, float] = collections.defaultdict(float)
     for each in trace:
         if _is_work(each):
             taken[each["name"]] += float(each["dur"]) / 1000
-    return taken.most_common(count)
+    return sorted(taken.items(), key=lambda item: -item[1])[:count]
 
 
 def whole(points: Sequence[tuple[float, float]], places: Iterable[float]) -> float:

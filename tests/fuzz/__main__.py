@@ -17,7 +17,13 @@ from tests.fuzz.all_targets import TARGETS
 
 _MOST_BYTES = 16 << 30
 """Of addresses; torch maps several without using them."""
-_SERVICES = ("test_door.py", "test_attach.py", "test_orders.py", "test_hicache.py")
+_SERVICES = (
+    "test_door.py",
+    "test_attach.py",
+    "test_orders.py",
+    "test_hicache.py",
+    "test_sockets.py",
+)
 _SPARE_S = 60
 
 

@@ -184,6 +184,12 @@ def test_a_second_ctrl_c_does_not_wait_for_a_stubborn_child(
         (["stray"], "'stray' is not expected here"),
         (["--no-cache", "--redis-url", "redis://r"], "exclude each other"),
         (["--no-cache", "--hicache-port", "7"], "exclude each other"),
+        (["--standby", "--no-cache"], "who leads is agreed in the Redis of the cache"),
+        (
+            ["--standby", "--redis-url", "redis://:secret@127.0.0.1:1"],
+            "--standby needs the Redis of --redis-url redis://:***@127.0.0.1:1: Connection refused",
+        ),
+        (["--standby", "--redis-url", "unix:///none.sock"], "No such file or directory"),
         (["--layers", "0-1,2-3", "--stages", "2"], "--stages and --layers exclude each other"),
         (["--redis-url", "cache.local:6379"], "redis://, rediss://, unix://"),
         (["--max-total-tokens", "63"], "at least one page of 64 tokens"),

@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import grpc
 import pytest
 
+from chunkmesh.address import HostPort
+from chunkmesh.grpc_client import channel
 from chunkmesh.v1 import generation_pb2 as pb
+from chunkmesh.v1 import hicache_pb2, hicache_pb2_grpc
+from hicache.server import running as hicache_running
+from hicache.settings import HiCacheSettings
 from tests.bytes_tokenizer import write_bytes_folder
 from tests.eventually import eventually
+from tests.fault_proxy import FaultProxy
+from tests.gate import Gate
 from tests.mesh import Mesh, mesh
 from tests.scripted_stage import Script, ScriptedStage, scripted_stages
+from tests.valkey import Valkey
 
 Call: TypeAlias = "grpc.aio.UnaryStreamCall[pb.GenerateRequest, pb.GenerateResponse]"
 
@@ -117,3 +127,94 @@ async def test_ends_at_every_moment_leave_nothing(tmp_path: Path) -> None:
     assert grpc.StatusCode.DEADLINE_EXCEEDED in codes
     assert (0, 0, 0) == (snapshot.num_waiting, snapshot.num_running, snapshot.num_loads)
     assert snapshot.num_pages == snapshot.num_free_pages
+
+
+async def num_leases(hicache: HostPort) -> int:
+    """Ask HiCache how many leases live."""
+    async with channel(hicache) as link:
+        stub = hicache_pb2_grpc.HiCacheStub(link)
+        return (await stub.GetStats(hicache_pb2.GetStatsRequest())).num_leases
+
+
+@contextlib.asynccontextmanager
+async def behind_a_proxy(
+    model: Path, stages: list[ScriptedStage], valkey: Valkey
+) -> AsyncIterator[tuple[Mesh, FaultProxy, HostPort]]:
+    """Run a mesh whose workers reach Valkey through a proxy, and HiCache directly."""
+    settings = HiCacheSettings(port=0, http_port=0, redis_url=(valkey.url,))
+    async with (
+        FaultProxy(valkey.port).listening() as proxy,
+        hicache_running(settings, ping_s=0.05) as hicache,
+        mesh(
+            model, stages, redis_url=proxy.url, hicache_url=hicache, enable_prefix_caching=False
+        ) as running,
+    ):
+        yield running, proxy, hicache
+
+
+async def test_o13_a_deadline_while_pages_are_loaded(tmp_path: Path, valkey: Valkey) -> None:
+    """Nothing is computed, pages and the lease come back, and the next one finds its pages."""
+    stages = scripted_stages(2, Script())
+    ids = pb.TokenIds(ids=[65 + index % 26 for index in range(100)])
+    model = folder(tmp_path, 2)
+    async with behind_a_proxy(model, stages, valkey) as (running, proxy, hicache):
+        engine = running.control_loop.engine
+        params = pb.SamplingParams(max_new_tokens=2, ignore_eos=True)
+
+        async def is_found() -> bool:
+            answer = await running.generate(input_ids=ids, sampling_params=params)
+            await settled(running)
+            return answer.cached_tokens == 96
+
+        await eventually(is_found)
+        num_before = len(stages[0].microbatches)
+        proxy.fault.silent = True
+        call = running.stub.Generate(request("late", 2, input_ids=ids), timeout=0.7)
+        await eventually(lambda: engine.snapshot().num_loads == 1)
+        held = engine.snapshot()
+        assert held.num_free_pages < held.num_pages
+        assert 1 == await num_leases(hicache)
+        assert grpc.StatusCode.DEADLINE_EXCEEDED is await code_of(call)
+        await settled(running)
+        left = engine.snapshot()
+        assert (0, 0, left.num_pages) == (left.num_loads, left.num_running, left.num_free_pages)
+        await eventually(lambda: has_none(hicache))
+        assert num_before == len(stages[0].microbatches), "it was computed for nobody"
+        proxy.fault.silent = False
+        await eventually(is_found)
+        await eventually(lambda: has_none(hicache))
+
+
+async def has_none(hicache: HostPort) -> bool:
+    """Whether no lease lives."""
+    return await num_leases(hicache) == 0
+
+
+async def test_o13_a_deadline_while_no_route_stands(tmp_path: Path) -> None:
+    """Of one that ran and of one that had not begun: both end in time, and nothing is left."""
+    gate = Gate()
+    stages = scripted_stages(1, Script(gate=gate))
+    async with mesh(
+        folder(tmp_path, 1), stages, max_running_requests=1, takeover_wait=60.0
+    ) as running:
+        engine, workers = running.control_loop.engine, running.control_loop.workers
+        calls = [running.stub.Generate(request("ran", 9), timeout=2.0)]
+        await eventually(lambda: engine.snapshot().num_in_flight == 1)
+        calls.append(running.stub.Generate(request("waited", 9, text="w" * 50), timeout=2.0))
+        await running.has_requests(2)
+        (live,) = workers.routes.values()
+        workers.lose(live.workers[0].worker_id, "a test says so")
+        parked = engine.snapshot()
+        assert (2, 0) == (parked.num_parked, parked.num_pages)
+        codes = await asyncio.gather(*map(code_of, calls))
+        assert [grpc.StatusCode.DEADLINE_EXCEEDED] * 2 == codes
+        assert not workers.routes, "they were parked to their ends"
+        await settled(running)
+        gate.open()
+        await running.stands()
+        assert grpc.StatusCode.OK is await code_of(running.stub.Generate(request("next", 2)))
+        await settled(running)
+        snapshot = engine.snapshot()
+    assert snapshot.num_pages == snapshot.num_free_pages
+    lengths = [entry.num_tokens for each in stages[0].microbatches for entry in each.entries]
+    assert max(lengths) < 50, "it was prefilled for nobody"

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 from tests.free_port import free_port
-from tests.standby_mesh import Process
+from tests.service_process import readiness_at
 
 _PROGRAM = """
 import time
@@ -23,6 +23,7 @@ def load_for_long(settings, progress):
 stage_worker.serve._load_stage = load_for_long
 main()
 """
+_LIMIT_S = 60.0
 _SOON_S = 10.0
 """For what takes a moment on a machine that has nothing else to do."""
 
@@ -36,14 +37,14 @@ def test_a_worker_that_loads_ends_at_once(tiny: Path, tmp_path: Path) -> None:
     )  # fmt: skip
     log_path = tmp_path / "log"
     with log_path.open("wb") as log, subprocess.Popen(command, stderr=log) as running:
-        worker = Process(command, http, log_path, running)
         try:
-            deadline_s = time.monotonic() + 60
-            while worker.ready()["state"] != "loading":
+            deadline_s = time.monotonic() + _LIMIT_S
+            while readiness_at(http)["state"] != "loading":
                 assert time.monotonic() < deadline_s, log_path.read_text()
                 time.sleep(0.02)
             begin_s = time.monotonic()
-            assert worker.end(signal.SIGTERM) == 0, log_path.read_text()
+            running.send_signal(signal.SIGTERM)
+            assert running.wait(_LIMIT_S) == 0, log_path.read_text()
             assert time.monotonic() - begin_s < _SOON_S
         finally:
             running.kill()

@@ -18,7 +18,7 @@ from tests.bytes_tokenizer import write_bytes_folder
 from tests.mesh import Mesh, mesh
 from tests.random_ids import make_prompt
 from tests.reference import Reference
-from tests.tiny_models import FAMILIES, make_tiny
+from tests.tiny_models import FAMILIES, make_tiny, make_tiny_llama
 from tests.valkey import Valkey
 
 NEW_TOKENS = 8
@@ -39,6 +39,25 @@ async def _ask(running: Mesh, prompt: list[int]) -> pb.GenerateComplete:
             temperature=0, max_new_tokens=NEW_TOKENS, ignore_eos=True
         ),
     )
+
+
+@pytest.fixture
+def tied(tmp_path: Path) -> Path:
+    """Write a tiny Llama without a head of its own, in three shards."""
+    write_bytes_folder(tmp_path)
+    make_tiny_llama(tmp_path, tie_word_embeddings=True, max_shard_size="300KB")
+    assert len(list(tmp_path.glob("*.safetensors"))) == 3
+    return tmp_path
+
+
+async def test_o24_tied_embeddings_in_shards_are_served_by_one_stage_and_by_two(tied: Path) -> None:
+    """The last of two stages needs the embedding of the first."""
+    prompt = make_prompt(40, seed=8)
+    expected = Reference(tied).generate(prompt, NEW_TOKENS)
+    for parts in ((range(4),), (range(2), range(2, 4))):
+        stages = [load_stage(tied, layers=part) for part in parts]
+        async with mesh(tied, stages) as running:
+            assert expected == list((await _ask(running, prompt)).output_ids)
 
 
 async def test_a_hit_equals_what_was_computed(folder: Path, valkey: Valkey) -> None:

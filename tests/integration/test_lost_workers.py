@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import signal
 import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 
 import grpc
 import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 from prometheus_client import REGISTRY
 
 from chunkmesh.errors import StageUnavailable
@@ -24,12 +26,15 @@ from hicache.settings import HiCacheSettings
 from scheduler.control_loop import ControlLoop
 from scheduler.serve import running
 from scheduler.settings import SchedulerSettings
+from tests.eventually import eventually
 from tests.forked_workers import WorkerProcesses, worker_processes
 from tests.valkey import Valkey
 
 _LAYERS = ("0:1", "1:2", "2:4")
 _PROMPT_TOKENS = 1000
 _NEW_TOKENS = 30
+SILENCE_S = 1.0
+"""What --worker-timeout is by default."""
 _SAMPLED = {"temperature": 1.0, "seed": 7, "ignore_eos": True, "max_new_tokens": _NEW_TOKENS}
 _KILLS = {
     False: ((0, "prefill"), (1, "decode"), (2, "prefill")),
@@ -68,22 +73,29 @@ class _Mesh:
 
     loop: ControlLoop
     stub: generation_pb2_grpc.GenerationAsyncStub
+    health: Any
     workers: WorkerProcesses
 
     async def attached(self, num_workers: int, num_routes: int = 1) -> None:
         """Wait for so many workers and routes."""
-        async with asyncio.timeout(30):
-            while (len(self.loop.workers.registry.workers), len(self.loop.workers.routes)) != (
-                num_workers,
-                num_routes,
-            ):
-                await asyncio.sleep(0.01)
+        workers = self.loop.workers
+        wanted = (num_workers, num_routes)
+        await eventually(
+            lambda: wanted == (len(workers.registry.workers), len(workers.routes)), within_s=30
+        )
 
     async def at_rest(self) -> None:
         """Wait until nothing is left of any request."""
-        async with asyncio.timeout(10):
-            while not self.loop.engine.is_idle() or len(self.loop.requests):
-                await asyncio.sleep(0.01)
+        await eventually(lambda: self.loop.engine.is_idle() and not len(self.loop.requests))
+
+    async def serves(self) -> bool:
+        """Ask health of the users' port and of its service, which agree."""
+        answers = [
+            await self.health.Check(health_pb2.HealthCheckRequest(service=name), timeout=10)
+            for name in ("", "chunkmesh.v1.Generation")
+        ]
+        (status,) = {answer.status for answer in answers}
+        return bool(status == health_pb2.HealthCheckResponse.SERVING)
 
     def kill(self, stage: int, route: int = 0) -> None:
         """Kill the worker of a stage of the route that stands longest, or a later one."""
@@ -158,6 +170,7 @@ async def _mesh(model_path: Path, folder: Path, valkey: Valkey | None) -> AsyncI
         yield _Mesh(
             loop=scheduler.control_loop,
             stub=generation_pb2_grpc.GenerationStub(link),
+            health=health_pb2_grpc.HealthStub(link),
             workers=workers,
         )
 
@@ -258,6 +271,47 @@ async def test_o27_nobody_takes_over_until_somebody_comes(tiny: Path, tmp_path: 
         assert 0 < counts.outputs < 5 + 4
         assert len(mesh.loop.workers.routes) == 1
         await mesh.at_rest()
+
+
+async def test_o27_a_stopped_worker_without_a_spare_is_waited_for_by_nobody(
+    tiny: Path, tmp_path: Path
+) -> None:
+    """Both streams end within its silence and the wait; awake it serves, the others as they were.
+
+    Health and new requests say meanwhile that nobody serves.
+    """
+    async with _mesh(tiny, tmp_path, None) as mesh:
+        mesh.workers.start(*_LAYERS)
+        await mesh.attached(3)
+        expected = await mesh.all_answers(_prompt(2))
+        (live,) = mesh.loop.workers.routes.values()
+        stopped = mesh.workers.at(live.workers[1].data_address)
+        stopped_s: list[float] = []
+
+        def stop(heard: _Heard) -> None:
+            if len(heard.ids.get(0, ())) >= 10 and not stopped_s:
+                stopped_s.append(time.monotonic())
+                stopped.send(signal.SIGSTOP)
+
+        ends = await asyncio.gather(
+            *(mesh.hear(_prompt(2), params, stop) for params in _PARAMS[:2]), return_exceptions=True
+        )
+        assert time.monotonic() - stopped_s[0] < SILENCE_S + 2.0
+        for end in ends:
+            assert isinstance(end, grpc.aio.AioRpcError)
+            _check_unavailable(end)
+        assert not await mesh.serves()
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await mesh.hear(_prompt(2), _PARAMS[0], stop)
+        _check_unavailable(refused.value)
+        await mesh.at_rest()
+        stopped.send(signal.SIGCONT)
+        await mesh.attached(3)
+        assert await mesh.serves()
+        assert expected == await mesh.all_answers(_prompt(2))
+        await mesh.at_rest()
+        snapshot = mesh.loop.engine.snapshot()
+        assert snapshot.num_pages == snapshot.num_free_pages
 
 
 def _check_unavailable(error: grpc.aio.AioRpcError) -> None:

@@ -61,7 +61,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("case", REFUSED)
 async def test_o11_a_refusal_holds_nobody_up(tiny: Path, case: str) -> None:
-    """With the field and the limit, unseen by every stage, which it does not wait for either."""
+    """Within a second, with field and limit; unseen by every stage, which it does not wait for."""
     fields, words = REFUSED[case]
     loaded = [load_stage(tiny, layers=layers) for layers in (range(2), range(2, 4))]
     gate = Gate()
@@ -77,7 +77,8 @@ async def test_o11_a_refusal_holds_nobody_up(tiny: Path, case: str) -> None:
             )
         )
         with pytest.raises(grpc.aio.AioRpcError) as refusal:
-            await refused
+            async with asyncio.timeout(1.0):
+                await refused
         gate.open()
         answer = await healthy
         await running.at_rest()

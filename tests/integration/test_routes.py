@@ -5,23 +5,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
-import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
-import torch
 
 from chunkmesh.grpc_client import channel
 from chunkmesh.v1 import common_pb2, generation_pb2_grpc, stage_pb2, stage_pb2_grpc
 from chunkmesh.v1 import generation_pb2 as pb
-from stage_worker.orders import Microbatch
-from stage_worker.stage import StageOutput
 from tests.bytes_tokenizer import write_bytes_folder
 from tests.mesh import mesh
-from tests.scripted_stage import Script, ScriptedStage, scripted_stages
+from tests.scripted_stage import Script, scripted_stages
 from tests.worker_processes import WorkerProcesses, worker_processes
 
 NOTICED_S = 5.0
@@ -194,41 +190,3 @@ async def test_o27_who_registers_twice_is_there_once(tmp_path: Path) -> None:
             assert len(registry.workers) == 3
             assert registry.workers["twice"].data_address == "memory:2"
             later.cancel()
-
-
-class HangingStage(ScriptedStage):
-    """Stands still in its first microbatch until it is let go."""
-
-    def __init__(self) -> None:
-        super().__init__(0, 1, 1, Script())
-        self.begun, self.let_go = threading.Event(), threading.Event()
-
-    def forward(
-        self,
-        microbatch: Microbatch,
-        hidden_in_TD: torch.Tensor | None,
-        hidden_out_TD: torch.Tensor | None,
-    ) -> StageOutput:
-        """Play the script, late."""
-        self.begun.set()
-        assert self.let_go.wait(20)
-        return super().forward(microbatch, hidden_in_TD, hidden_out_TD)
-
-
-async def test_a_stage_that_hangs_stays_away_until_it_is_done(tmp_path: Path) -> None:
-    """It was given up for being late: to attach at once would let the mesh wait for it again."""
-    folder = write_bytes_folder(tmp_path / "model", config={"num_hidden_layers": 1})
-    stage = HangingStage()
-    async with mesh(folder, [stage]) as running:
-        workers = running.control_loop.workers
-        (epoch,) = workers.routes
-        request = asyncio.create_task(running.generate(text="x"))
-        assert await asyncio.to_thread(stage.begun.wait, 10)
-        workers.fence(epoch, 0, "it is beyond its deadline")
-        await asyncio.sleep(0.4)
-        assert list(workers.registry.workers) == []
-        stage.let_go.set()
-        await running.stands()
-        assert list(workers.routes) == [epoch + 1]
-        request.cancel()
-        await asyncio.gather(request, return_exceptions=True)

@@ -15,7 +15,7 @@ from chunkmesh.v1 import generation_pb2 as pb
 from tests.bytes_tokenizer import EOS, write_bytes_folder
 from tests.eventually import eventually
 from tests.gate import Gate
-from tests.mesh import Mesh, mesh
+from tests.mesh import PAGE_TOKENS, Mesh, mesh
 from tests.recorded_stage import RecordedStage
 from tests.scripted_stage import Script, ScriptedStage, scripted_stages
 
@@ -239,6 +239,26 @@ async def test_o12_a_hundred_cancels_leave_nothing_behind(tmp_path: Path) -> Non
         assert snapshot.num_pages == snapshot.num_free_pages
         assert [stage.tables for stage in stages] == [{}, {}, {}]
     assert rss_after < 1.01 * rss_before
+
+
+async def test_o23_the_smallest_pool_counts_for_all_stages(tmp_path: Path) -> None:
+    """A page id is one on every stage; none may be beyond what a stage has."""
+    stages = scripted_stages(3, Script())
+    capacities = [40 * PAGE_TOKENS, 34 * PAGE_TOKENS, 37 * PAGE_TOKENS]
+    async with mesh(folder(tmp_path, 3), stages, kv_capacity_tokens=capacities) as running:
+        assert running.control_loop.engine.snapshot().num_pages == 34
+        requests = (
+            running.generate(
+                input_ids=pb.TokenIds(ids=[65 + index] * 100), sampling_params=params(index, 8)
+            )
+            for index in range(10)
+        )
+        ends = await asyncio.gather(*requests)
+        await running.at_rest()
+    assert [end.completion_tokens for end in ends] == [8] * 10
+    for stage in stages:
+        entries = [entry for each in stage.microbatches for entry in each.entries]
+        assert {page for entry in entries for page in entry.new_page_ids} == set(range(34))
 
 
 @pytest.mark.timeout(300)

@@ -268,6 +268,7 @@ def _check_deed(data: bytes) -> bool:
             pb.AuditEntry(
                 unix_ms=1,
                 peer=deed.peer,
+                caller=deed.caller,
                 method=deed.method,
                 request=deed.request,
                 num_pages=deed.num_pages,
@@ -299,7 +300,10 @@ _DESCRIBED = (
 )
 _INFOS = (_lines(encode_info(_INFO)),)
 _KEPT = (_lines({_DIGEST.hex().encode(): b"0", _DIGESTS[1].hex().encode(): b"%d" % (2**63 - 1)}),)
-_DEEDS = (b"peer=ipv4:1\nmethod=Pin\nrequest=all pages\nnum_pages=3\nnum_bytes=4096",)
+_DEEDS = (
+    b"peer=ipv4:1\nmethod=Pin\nrequest=all pages\nnum_pages=3\nnum_bytes=4096",
+    b"peer=ipv4:1\ncaller=admin\nmethod=Pin\nrequest=all pages\nnum_pages=3\nnum_bytes=4096",
+)
 _IMPORTS = (
     pb.ImportRequest(
         digest=_DIGEST,

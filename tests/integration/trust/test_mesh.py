@@ -40,6 +40,8 @@ from tests.scripted_stage import Script, scripted_stages
 from tests.valkey import Valkey
 
 BLUE, GREEN, ADMIN = "blue-key-0123456789", "green-key-0123456789", "admin-key-0123456789"
+UNNAMED = "other-key-0123456789"
+"""An operator's, too."""
 NEW_TOKENS = 4
 _FLUSH = pb.FlushCacheRequest()
 _LAST = pb.GetTimelinesRequest(last=1)
@@ -100,7 +102,7 @@ async def _whole(
             user=access(authority, None),
             hicache_url=hicache,
             api_key_file=_key_file(tmp_path, "keys", f"{BLUE} blue\n{GREEN} green\n"),
-            admin_api_key_file=_key_file(tmp_path, "admin-keys", ADMIN),
+            admin_api_key_file=_key_file(tmp_path, "admin-keys", f"{ADMIN} ops\n{UNNAMED}\n"),
             **mesh_settings(authority, Role.SCHEDULER),
         ) as running,
     ):
@@ -274,6 +276,30 @@ async def test_the_command_lines_over_tls(
     assert (1, True) == (refused.status, "this caller is client" in refused.errors)
     assert (1, True) == (nobody.status, "no answer" in nobody.errors)
     assert [0, 16] == looked
+
+
+async def test_the_audit_log_names_certificates_and_keys(
+    tiny: Path, authority: Authority, valkey: Valkey, tmp_path: Path
+) -> None:
+    """Addresses say nothing where many operators share a machine; keys are shown to nobody."""
+    names = (Role.ADMIN.certificate_name, "localhost")
+    issued = authority.issue("ada", "Ada L\u00f6wenherz", names)
+    async with _whole(tiny, authority, valkey, tmp_path) as (running, hicache):
+        words = ("--ssl-ca-certs", str(authority.certfile), *_shown(issued), "--hicache", hicache)
+        await _run(running, BLUE, make_prompt(100, seed=3))
+        await running.at_rest()
+        assert 0 == (await admin(*words, "pin", "--all", "--yes")).status
+        for key in (ADMIN, UNNAMED):
+            await running.stub.FlushCache(_FLUSH, metadata=_sent(key), timeout=10)
+        told = await admin(*words, "audit", "--json")
+        table = (await admin(*words, "audit")).output
+    callers = [(each["method"], each["caller"]) for each in told.object["entries"]]
+    unnamed, named, pinned = callers
+    assert ("Clear", True) == (unnamed[0], unnamed[1].startswith("scheduler for ipv4:127.0.0.1:"))
+    assert ("Clear", "scheduler for ops") == named
+    assert ("Pin", "Ada L\u00f6wenherz") == pinned
+    assert "Ada L\u00f6wenherz" in table
+    assert not any(secret in told.output + table for secret in (ADMIN, UNNAMED, "key"))
 
 
 def _shown(issued: Issued) -> tuple[str, ...]:

@@ -37,12 +37,20 @@ def test_an_empty_range_cannot_be_made() -> None:
 
 @pytest.mark.parametrize(
     ("num_layers", "num_stages", "sizes"),
-    [(61, 4, [15, 15, 15, 16]), (30, 2, [15, 15]), (30, 3, [10, 10, 10]), (5, 3, [1, 2, 2])],
+    [
+        (61, 4, [15, 15, 15, 16]),
+        (61, 8, [7, 7, 7, 8, 8, 8, 8, 8]),
+        (30, 2, [15, 15]),
+        (10, 3, [3, 3, 4]),
+        (7, 3, [2, 2, 3]),
+        (5, 3, [1, 2, 2]),
+        (4, 4, [1, 1, 1, 1]),
+    ],
 )
 def test_partition_gives_the_remainder_to_later_stages(
     num_layers: int, num_stages: int, sizes: list[int]
 ) -> None:
-    """The first stage also embeds, so it must not hold the extra layer."""
+    """The first stage also embeds, so it must not hold the extra layer (O23)."""
     assert sizes == [part.num_layers for part in partition(num_layers, num_stages)]
 
 
@@ -55,9 +63,12 @@ def test_partition_refuses_an_empty_stage(num_layers: int, num_stages: int) -> N
 
 @given(st.integers(1, 200), st.data())
 def test_partition_always_tiles(num_layers: int, data: st.DataObject) -> None:
-    """Whatever the sizes, every layer is held exactly once."""
+    """O23: whatever the sizes, every layer is held exactly once, and no stage has many more."""
     num_stages = data.draw(st.integers(1, num_layers))
-    assert check_tiling(partition(num_layers, num_stages), num_layers).complete
+    parts = partition(num_layers, num_stages)
+    assert check_tiling(parts, num_layers).complete
+    sizes = [part.num_layers for part in parts]
+    assert max(sizes) - min(sizes) <= 1
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pytest
 from chunkmesh.v1 import hicache_pb2 as pb
 from hicache import slices
 from hicache.admin_service import AdminService
-from hicache.audit_log import Deed
+from hicache.audit_log import Caller, Deed
 from hicache.cache import PrefixCache
 from hicache.kept_state import KeptState
 from hicache.selection import Everything, Idle, Prompt
@@ -24,6 +24,7 @@ TWIG = chain(7, name="twig")
 OTHER = chain(9, name="other")
 NUM_PAGES = len(TRUNK) + len(TWIG) + len(OTHER)
 ALL = pb.Selection(everything=True)
+ME = Caller(peer="ipv4:127.0.0.1:9", name="me")
 
 
 class _Redis:
@@ -87,9 +88,9 @@ async def test_an_evict_in_parts_is_what_it_is_in_one(pinned: tuple[bytes, ...])
     expected = new_cache(pinned=pinned).evict(Everything(), now_s=0, dry_run=False)
     cache, redis = new_cache(pinned=pinned), _Redis()
     service = service_of(cache, redis)
-    dry = await service.evict(pb.EvictRequest(selection=ALL, dry_run=True), "me")
+    dry = await service.evict(pb.EvictRequest(selection=ALL, dry_run=True), ME)
     assert NUM_PAGES == cache.num_pages
-    done = await service.evict(pb.EvictRequest(selection=ALL), "me")
+    done = await service.evict(pb.EvictRequest(selection=ALL), ME)
     assert dry == done
     assert (expected.num_pages, expected.num_bytes, expected.num_held_pages) == (
         done.num_pages,
@@ -109,11 +110,11 @@ async def test_pins_in_parts_are_what_they_are_in_one() -> None:
     restore_pins(cache, [(lost[0], None)])
     service = service_of(cache, redis)
     for dry_run in (True, False):
-        pinned = await service.pin(pb.PinRequest(selection=ALL, dry_run=dry_run), "me")
+        pinned = await service.pin(pb.PinRequest(selection=ALL, dry_run=dry_run), ME)
         assert (NUM_PAGES, NUM_PAGES * PAGE_BYTES) == (pinned.num_pages, pinned.num_bytes)
         assert (1 if dry_run else 1 + NUM_PAGES) == len(cache.all_pins.all())
     for dry_run in (True, False):
-        ended = await service.unpin(pb.UnpinRequest(selection=ALL, dry_run=dry_run), "me")
+        ended = await service.unpin(pb.UnpinRequest(selection=ALL, dry_run=dry_run), ME)
         assert NUM_PAGES == ended.num_pages
         assert (1 + NUM_PAGES if dry_run else 0) == len(cache.all_pins.all())
     cache.check_integrity()
@@ -131,7 +132,7 @@ async def test_others_are_served_between_two_parts(monkeypatch: pytest.MonkeyPat
             await asyncio.sleep(0)
 
     waiting = asyncio.create_task(others())
-    await service_of(cache, _Redis()).evict(pb.EvictRequest(selection=ALL), "me")
+    await service_of(cache, _Redis()).evict(pb.EvictRequest(selection=ALL), ME)
     waiting.cancel()
     assert NUM_PAGES // 4 <= seen.count(NUM_PAGES)
     assert set(range(0, NUM_PAGES + 1, 4)) <= set(seen)
@@ -152,13 +153,15 @@ async def test_an_evict_that_is_broken_off_says_what_went(
     """What went is gone, so the audit log has it."""
     monkeypatch.setattr(slices, "SLICE_PAGES", 4)
     cache, redis = new_cache(), _Redis()
-    call = asyncio.create_task(service_of(cache, redis).evict(pb.EvictRequest(selection=ALL), "me"))
+    call = asyncio.create_task(service_of(cache, redis).evict(pb.EvictRequest(selection=ALL), ME))
     while cache.num_pages == NUM_PAGES:
         await asyncio.sleep(0)
     call.cancel()
     with pytest.raises(asyncio.CancelledError):
         await call
-    assert [NUM_PAGES - cache.num_pages] == [deed.num_pages for deed in redis.deeds]
+    (deed,) = redis.deeds
+    assert NUM_PAGES - cache.num_pages == deed.num_pages
+    assert (ME.peer, ME.name) == (deed.peer, deed.caller)
     assert 0 < cache.num_pages < NUM_PAGES
 
 
@@ -169,7 +172,7 @@ async def test_a_pin_that_is_broken_off_is_none(monkeypatch: pytest.MonkeyPatch)
     store_thread: Any = redis
     kept = KeptState(cache, store_thread, on_saved=lambda: None)
     monkeypatch.setattr(redis, "changing", kept.changing)
-    call = asyncio.create_task(service_of(cache, redis).pin(pb.PinRequest(selection=ALL), "me"))
+    call = asyncio.create_task(service_of(cache, redis).pin(pb.PinRequest(selection=ALL), ME))
     while not cache.all_pins.all():
         await asyncio.sleep(0)
     call.cancel()

@@ -82,7 +82,7 @@ async def test_a_pause_after_a_fault_spares_matches_but_not_a_clear() -> None:
         for _ in range(3):
             assert await client.match((bytes(32),)) == (None, None)
         assert servicer.num_matches == 1
-        assert await client.clear() == 3
+        assert await client.clear("ops") == 3
         assert client.fault == ""
 
 

@@ -8,8 +8,18 @@ from pathlib import Path
 import pytest
 
 from chunkmesh.address import HostPort
-from chunkmesh.cli.endpoints import HicacheEndpoints, MeshEndpoints, WorkerEndpoints
-from chunkmesh.cli.mesh_commands import planned_central, planned_gateway, planned_workers
+from chunkmesh.cli.endpoints import (
+    HicacheEndpoints,
+    MeshEndpoints,
+    StandbyEndpoints,
+    WorkerEndpoints,
+)
+from chunkmesh.cli.mesh_commands import (
+    planned_central,
+    planned_gateway,
+    planned_standby,
+    planned_workers,
+)
 from chunkmesh.cli.mesh_options import GatewayOptions, MeshOptions
 from chunkmesh.cli.process_family import PlannedChild
 from chunkmesh.layers import LayerRange
@@ -155,3 +165,27 @@ def test_replicas_are_named_by_their_stage_and_have_no_peer() -> None:
     assert names == ["worker-0", "worker-1", "worker-1-1", "worker-1-2"]
     assert [each.role for each in workers] == ["stage 0", "stage 1", "stage 1", "stage 1"]
     assert not any("--peer" in _flags(each) for each in workers)
+
+
+def test_a_standby_is_a_scheduler_of_the_same_mesh() -> None:
+    """Same flags and lease, other ports; the death of one of both does not end the mesh."""
+    options = dataclasses.replace(_OPTIONS, mesh_name="m", page_tokens=32)
+    endpoints = dataclasses.replace(
+        _ENDPOINTS,
+        standby=StandbyEndpoints(users=_local(20), internal=_local(21), side_door=_local(22)),
+    )
+    _, active = planned_central(options, endpoints)
+    (standby,) = planned_standby(options, endpoints)
+    ports = {"--port": "20", "--internal-port": "21", "--http-port": "22"}
+    assert {**_flags(active), **ports} == _flags(standby)
+    assert (_flags(standby)["--mesh-name"], active.role) == ("m", standby.role)
+    for planned in (active, standby):
+        assert planned.command.environment["CHUNKMESH_REDIS_URL"] == "unix:///r.sock"
+    worker = planned_workers(options, endpoints)[0]
+    assert _flags(worker)["--scheduler"] == "127.0.0.1:2,127.0.0.1:21"
+
+
+def test_one_scheduler_has_no_lease() -> None:
+    """It needs no Redis of its own."""
+    assert planned_standby(_OPTIONS, _ENDPOINTS) == ()
+    assert "--mesh-name" not in _flags(planned_central(_OPTIONS, _ENDPOINTS)[1])

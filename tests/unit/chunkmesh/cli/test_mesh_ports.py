@@ -36,6 +36,19 @@ def test_a_gateway_has_a_port_where_users_reach_it() -> None:
     assert chosen.gateway.port not in {chosen.scheduler.port, chosen.internal.port}
 
 
+def test_a_standby_has_ports_of_its_own() -> None:
+    """It listens beside the scheduler that it may stand in for."""
+    options = MeshOptions(model_path=Path(), mesh_name="m")
+    chosen = choose_endpoints(options, _LAYERS, "redis://r")
+    standby = chosen.standby
+    assert standby is not None
+    central = (chosen.scheduler, chosen.internal, chosen.side_door)
+    addresses = {*central, standby.users, standby.internal, standby.side_door}
+    assert len({address.port for address in addresses}) == 6
+    assert chosen.servers == f"{chosen.scheduler},{standby.users}"
+    assert chosen.internals == f"{chosen.internal},{standby.internal}"
+
+
 def test_a_named_port_in_use_is_an_error_that_names_the_flag() -> None:
     """A user who names a port wants that one or none."""
     with socket.create_server(("127.0.0.1", 0)) as taken:

@@ -9,7 +9,7 @@ import typer
 
 from chunkmesh.cli import up, up_flags
 from chunkmesh.cli.mesh_options import GatewayOptions
-from chunkmesh.cli.scheduler_words import check_own_words, check_scheduler_words
+from chunkmesh.cli.scheduler_words import check_own_words, check_scheduler_words, named_mesh
 from chunkmesh.errors import ConfigError
 from chunkmesh.known_settings import flag_of
 from scheduler.settings import SchedulerSettings
@@ -74,3 +74,20 @@ def test_a_gateway_without_fastapi_is_refused(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(importlib.util, "find_spec", lambda _name: None)
     with pytest.raises(ConfigError, match=r"pip install 'chunkmesh\[gateway\]'"):
         wanted.options()
+
+
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [
+        ((), None),
+        (("--load-policy", "always"), None),
+        (("--mesh-name", "a", "--load-policy", "always"), "a"),
+        (("--mesh-name=a", "--mesh-name", "b"), "b"),
+        (("--mesh-name",), ""),
+    ],
+)
+def test_a_name_given_to_the_scheduler_is_the_mesh_s(
+    words: tuple[str, ...], name: str | None
+) -> None:
+    """Two schedulers on other machines may then stand by for the same mesh."""
+    assert name == named_mesh(words)
