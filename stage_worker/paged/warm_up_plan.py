@@ -17,6 +17,8 @@ PAGE_TOKENS = 128
 """Of the pages that kernels are compiled for; those of another size compile with the first use."""
 _FEW_ROWS = (1, 2, 4, 8, 16, 32)
 """Decode rows besides: how many programs a sequence's keys are cut to depends on them."""
+_SHORT_CHUNK = 2
+"""Attention has a kernel of its own for chunks of some tokens, which takes 2 s to compile."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,8 +56,8 @@ def forwards(
     if decodes:
         for num_tokens in sorted({*sizes, *_FEW_ROWS}):
             yield DummyForward(num_tokens=num_tokens, is_decode=True)
-    chunks = [size for size in sorted({*sizes, *more_chunks}) if extends and size > 1]
-    for num_tokens in chunks:
-        yield DummyForward(num_tokens=num_tokens, is_decode=False)
+    chunks = [size for size in sizes if extends and size > 1]
     if chunks:
+        for num_tokens in sorted({_SHORT_CHUNK, *chunks, *more_chunks}):
+            yield DummyForward(num_tokens=num_tokens, is_decode=False)
         yield DummyForward(num_tokens=chunks[0], is_decode=False, start=PAGE_TOKENS)

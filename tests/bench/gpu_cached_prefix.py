@@ -41,7 +41,12 @@ STORE_S = 20.0
 """Without a new page, after which no more are waited for."""
 WHOLE = 0.99
 """Of a hit, from one tier: a page or two of a prompt may have stayed on the device."""
-_PATIENT = ("--chunk-strategy=fixed", "--load-policy=wait_complete", "--stage-deadline-floor=0")
+_PATIENT = (
+    "--chunk-strategy=fixed",
+    "--load-policy=wait_complete",
+    "--stage-deadline-floor=0",
+    "--worker-timeout=60",  # kernels compile with the first requests, and hold the interpreter
+)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -37,18 +37,13 @@ def test_chunks_and_rows_of_every_size() -> None:
     rows = [each.num_tokens for each in plan if each.is_decode]
     chunks = [(each.num_tokens, each.start) for each in plan if not each.is_decode]
     assert rows == [1, 2, 4, 8, 16, 32, 128, 256]
-    assert chunks == [(128, 0), (256, 0), (128, 128)]
+    assert chunks == [(2, 0), (128, 0), (256, 0), (128, 128)]
 
 
 def test_more_chunks_are_among_the_others() -> None:
     """Those that eight-bit products have kernels of their own for."""
     plan = list(forwards((1, 128), more_chunks=(64, 128, 192), decodes=False))
-    assert [(each.num_tokens, each.start) for each in plan] == [
-        (64, 0),
-        (128, 0),
-        (192, 0),
-        (64, 128),
-    ]
+    assert [each.num_tokens for each in plan] == [2, 64, 128, 192, 128]
 
 
 def test_a_role_runs_only_what_it_needs() -> None:
@@ -82,9 +77,9 @@ def test_each_stage_warms_up_alone(tmp_path: pathlib.Path, layers: range) -> Non
     warm_up = WarmUp(tuple(forwards((1, 150), decodes=True)))
     seen = watch(stage, warm_up)
     warm_up.run(stage)
-    assert [num_tokens for num_tokens, *_ in seen] == [1, 2, 4, 8, 16, 32, 150, 150, 150]
+    assert [num_tokens for num_tokens, *_ in seen] == [1, 2, 4, 8, 16, 32, 150, 2, 150, 150]
     assert seen[0][1:] == ("warming up: kernels are compiled: 1 decode rows", 0.0)
-    assert seen[8][1:] == ("warming up: kernels are compiled: 150 tokens behind 128", 8 / 9)
+    assert seen[9][1:] == ("warming up: kernels are compiled: 150 tokens behind 128", 9 / 10)
     assert warm_up.readiness() is None
 
 
