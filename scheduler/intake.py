@@ -53,18 +53,17 @@ class Intake:
     async def read(
         self,
         request: pb.GenerateRequest,
-        request_id: str,
+        name: str,
         *,
         user: str,
         namespace: bytes,
         pool: KvPoolSize,
     ) -> RequestSpec:
-        """Make a checked request of a user, for a route with such a pool.
+        """Make a checked request of a user, named so, for a route with such a pool.
 
         Raises:
             InvalidRequest: something in it is impossible; names field, value and limit.
         """
-        validation.check_request_id(request_id)
         validation.check_priority(request.priority)
         prompt_ids = await self.prompt_ids(request)
         params = validation.check_params(
@@ -75,7 +74,7 @@ class Intake:
             pool=pool,
         )
         return RequestSpec(
-            request_id=request_id,
+            request_id=name,
             prompt_ids=prompt_ids,
             namespace=namespace,
             digests=await self.digests(prompt_ids, namespace, pool.page_tokens),

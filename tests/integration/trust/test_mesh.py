@@ -230,6 +230,47 @@ async def test_users_end_their_own_requests_only(tmp_path: Path) -> None:
     assert [False, True, True] == found
 
 
+async def test_ids_are_their_users_own(tmp_path: Path) -> None:
+    """A refusal would tell a user which ids others have, and let him keep them from theirs."""
+    folder = write_bytes_folder(tmp_path / "model", config={"num_hidden_layers": 1})
+    async with mesh(
+        folder,
+        scripted_stages(1, Script(delay_s=0.01)),
+        api_key_file=_key_file(tmp_path, "keys", f"{BLUE} blue\n{GREEN} green\n"),
+        admin_api_key_file=_key_file(tmp_path, "admin-keys", ADMIN),
+    ) as running:
+        request = pb.GenerateRequest(
+            request_id="known",
+            text="hello",
+            stream=True,
+            sampling_params=pb.SamplingParams(seed=1, max_new_tokens=10_000, ignore_eos=True),
+        )
+        calls = [running.stub.Generate(request, timeout=60, metadata=_sent(BLUE))]
+        await calls[0].read()
+        calls.append(running.stub.Generate(request, timeout=60, metadata=_sent(GREEN)))
+        begun = await calls[1].read()
+        assert isinstance(begun, pb.GenerateResponse)
+        assert "known" == begun.request_id
+        twice = running.stub.Generate(request, timeout=60, metadata=_sent(GREEN))
+        assert grpc.StatusCode.INVALID_ARGUMENT is await _code(twice)
+        abort = pb.AbortRequest(request_id="known")
+        as_green = _sent(ADMIN, "green")
+        green = await running.stub.Abort(abort, timeout=10, metadata=as_green)
+        again = await running.stub.Abort(abort, timeout=10, metadata=as_green)
+        await running.has_requests(1)
+        asked = pb.GetTimelinesRequest(request_ids=["known"])
+        told = [
+            [each.finish_reason async for each in running.stub.GetTimelines(asked, metadata=sent)]
+            for sent in (_sent(ADMIN), as_green)
+        ]
+        anybody = await running.stub.Abort(abort, timeout=10, metadata=_sent(ADMIN))
+        await running.at_rest()
+        for call in calls:
+            call.cancel()
+    assert [True, False, True] == [green.found, again.found, anybody.found]
+    assert [["", "abort"], ["abort"]] == told
+
+
 async def _code(call: grpc.aio.Call) -> grpc.StatusCode:
     """Read a call of either kind to its end and return how that was."""
     async with asyncio.timeout(10):
