@@ -178,6 +178,7 @@ class GenerationService(generation_pb2_grpc.GenerationServicer):
             request,
             name,
             user=user,
+            is_operator=current_identity().is_admin,
             namespace=self._namespace(request),
             pool=KvPoolSize(
                 num_pages=self._loop.engine.snapshot().num_route_pages,

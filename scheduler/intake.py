@@ -56,6 +56,7 @@ class Intake:
         name: str,
         *,
         user: str,
+        is_operator: bool,
         namespace: bytes,
         pool: KvPoolSize,
     ) -> RequestSpec:
@@ -64,7 +65,7 @@ class Intake:
         Raises:
             InvalidRequest: something in it is impossible; names field, value and limit.
         """
-        validation.check_priority(request.priority)
+        validation.check_priority(request.priority, self._door, is_operator=is_operator)
         prompt_ids = await self.prompt_ids(request)
         params = validation.check_params(
             _given(request.sampling_params),

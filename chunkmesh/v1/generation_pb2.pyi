@@ -401,7 +401,8 @@ class GenerateRequest(_message.Message):
     """Fills GenerateComplete.timeline."""
     priority: _builtins.int
     """Higher goes first, in waiting, in prefill and in who keeps pages; equal ones share. In
-    [-100, 100]. Default 0.
+    [-100, 100], and of users at most --max-user-priority: 0 where they have keys or certificates.
+    Default 0.
     """
     @_builtins.property
     def chat(self) -> Global___Chat:
