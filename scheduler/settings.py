@@ -110,7 +110,7 @@ class SchedulerSettings(Settings):
     """Most prompt tokens of one user's requests that wait, likewise."""
     max_user_priority: Annotated[int, Field(ge=0, le=100)] | None = None
     """Highest priority that users may ask for; operators may ask for any. If not given, 0 where
-    users have keys or certificates, so that none goes before all others for ever, and 100 without."""
+    users have keys or certificates, so that none goes before all others for ever; else 100."""
     max_connections: Annotated[int, Field(ge=1)] = 512
     """Most connections to the users' port; more are closed at once."""
     max_unread_bytes: Annotated[int, Field(ge=1024)] = 4 << 20
