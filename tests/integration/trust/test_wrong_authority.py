@@ -56,9 +56,10 @@ def _write(folder: Path, contents: dict[str, bytes]) -> dict[str, Any]:
 async def _code(address: HostPort, how: Access) -> grpc.StatusCode:
     """Ask over a connection of its own whether a port serves; return how the call ended."""
     async with channel(address, how) as connection:
-        stub = health_pb2_grpc.HealthStub(connection)
-        call = stub.Check(health_pb2.HealthCheckRequest(), timeout=10)
-        return await call.code()
+        health: Any = health_pb2_grpc.HealthStub(connection)
+        call = health.Check(health_pb2.HealthCheckRequest(), timeout=10)
+        code: grpc.StatusCode = await call.code()
+        return code
 
 
 async def test_a_wrong_authority_cuts_nobody_off_and_is_taken_back(
