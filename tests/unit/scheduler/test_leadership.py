@@ -241,6 +241,19 @@ def test_a_worker_with_the_same_term_makes_a_leader_take_another() -> None:
     assert [TakeTerm(above=9)] == leadership.handle(seen(mine(9), 0.01), 0.01)
 
 
+@pytest.mark.parametrize("term", [3, 4])
+def test_a_lease_under_a_term_that_another_has_led_is_not_enough(term: int) -> None:
+    """Redis was flushed between two looks, and its counter began anew."""
+    leadership = Leadership("me")
+    leadership.handle(IDLE, 0.0)
+    leadership.handle(seen(OTHER, 0.0), 0.0)
+    leadership.handle(IDLE, 10.0)
+    assert [TakeTerm(above=4)] == leadership.handle(seen(None, 10.0), 10.0)
+    leadership.handle(TermTaken(term=term), 10.0)
+    assert [TakeTerm(above=4)] == leadership.handle(seen(mine(term), 10.0), 10.0)
+    assert leadership.term is None
+
+
 def test_what_is_asked_while_a_term_is_taken_waits() -> None:
     """A renewal in between would take the place of the question that is under way."""
     leadership = Leadership("me")
