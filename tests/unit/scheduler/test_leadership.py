@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 
 import pytest
@@ -252,6 +253,16 @@ def test_a_lease_under_a_term_that_another_has_led_is_not_enough(term: int) -> N
     leadership.handle(TermTaken(term=term), 10.0)
     assert [TakeTerm(above=4)] == leadership.handle(seen(mine(term), 10.0), 10.0)
     assert leadership.term is None
+
+
+def test_the_highest_term_of_others_counts_not_the_last() -> None:
+    """Redis may forget its counter, and somebody who had seen less lead for a moment."""
+    leadership = Leadership("me")
+    for at_s, term in ((0.0, 4), (10.0, 2)):
+        leadership.handle(IDLE, at_s)
+        leadership.handle(seen(dataclasses.replace(OTHER, term=term), at_s), at_s)
+    leadership.handle(IDLE, 20.0)
+    assert [TakeTerm(above=4)] == leadership.handle(seen(None, 20.0), 20.0)
 
 
 def test_what_is_asked_while_a_term_is_taken_waits() -> None:
