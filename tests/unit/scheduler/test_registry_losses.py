@@ -299,3 +299,19 @@ def test_a_term_never_lowers_an_epoch() -> None:
     assert BASE + 1 == registry.epoch
     registry.lead(TERM + 1)
     assert (TERM + 1) << 32 == registry.epoch
+
+
+@pytest.mark.parametrize("change", ["attach", "lose", "leave"])
+def test_what_failed_is_tried_at_once_when_workers_come_or_go(change: str) -> None:
+    """The failure may have been the death of somebody that was not known yet."""
+    registry = pair(("s", 3, 6))
+    registry.fault("a", registry.epoch, "an error", 1.0)
+    assert {} == joins(registry.tick(1.01))
+    match change:
+        case "attach":
+            told = registry.attach(hello("c", 3, 6), 1.02)
+        case "lose":
+            told = registry.lose("s", "gone", 1.02)
+        case _:
+            told = registry.leave("s", 1.02)
+    assert {BASE + 2: ["a", "b"]} == joins(told)
