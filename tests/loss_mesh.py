@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from chunkmesh.grpc_client import channel
+from chunkmesh.v1 import common_pb2, generation_pb2_grpc
 from chunkmesh.v1 import generation_pb2 as pb
-from chunkmesh.v1 import generation_pb2_grpc
 from hicache.server import running as running_hicache
 from hicache.settings import HiCacheSettings
 from scheduler.control_loop import ControlLoop
@@ -37,7 +37,7 @@ class Heard:
 
     ids: dict[int, list[int]] = dataclasses.field(default_factory=dict)
     text: dict[int, str] = dataclasses.field(default_factory=dict)
-    logprobs: list[pb.TokenLogprobs] = dataclasses.field(default_factory=list)
+    logprobs: list[common_pb2.TokenLogprobs] = dataclasses.field(default_factory=list)
     """Of outputs, in parts."""
     processed: list[int] = dataclasses.field(default_factory=list)
     ends: dict[int, pb.GenerateComplete] = dataclasses.field(default_factory=dict)
