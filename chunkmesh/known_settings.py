@@ -47,6 +47,7 @@ SERVICE_NAMES: Mapping[str, frozenset[str]] = {
             "max_running_requests",
             "max_running_requests_per_user",
             "max_unread_bytes",
+            "max_user_priority",
             "mesh_name",
             "model_path",
             "page_size",

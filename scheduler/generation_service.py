@@ -24,6 +24,7 @@ from scheduler.leadership import AnyLeadership
 from scheduler.metrics import count_request
 from scheduler.open_calls import OpenCalls
 from scheduler.parked import ROUTE_RETRY_S
+from scheduler.request_names import id_and_user, request_name
 from scheduler.request_stream import RequestStream
 from scheduler.server_info import ServedModel
 from scheduler.standby import RETRY_S, check_leads
@@ -64,24 +65,24 @@ class GenerationService(generation_pb2_grpc.GenerationServicer):
         """Run one request; the call's end, however it comes, is the request's end."""
         call = self._calls.begin(context, time.monotonic())
         request_id = request.request_id or secrets.token_hex(8)
+        name = request_name(request_id, call.user)
         with self._calls.reading(prompt_bytes(request)):
-            spec = await self._read(request, request_id, call.user)
+            spec = await self._read(request, name, call.user)
         stream = RequestStream(
             prompt_tokens=len(spec.prompt_ids),
             arrived_s=call.arrived_s,
             num_outputs=spec.num_outputs,
-            tenant=current_identity().tenant,
             max_unread_bytes=self._calls.max_unread_bytes,
             on_slow=lambda error: self._calls.end(call, error),
         )
-        self._check_new(request_id)
+        self._check_new(name)
         if spec.namespace != self._namespace(request):
             # Its pages' keys would name weights that no longer compute them.
             raise StageUnavailable("the model's weights have changed", retry_after_s=ROUTE_RETRY_S)
         call.stream = stream
         track = self._loop.submit(spec, stream)
         # A task that is cancelled while it sends leaves its generator to the garbage collector.
-        call.task.add_done_callback(lambda _task: self._loop.forget(request_id, stream))
+        call.task.add_done_callback(lambda _task: self._loop.forget(name, stream))
         epoch = self._loop.workers.registry.epoch
         try:
             async for response in replies.responses(request, request_id, stream, track.timings):
@@ -90,16 +91,21 @@ class GenerationService(generation_pb2_grpc.GenerationServicer):
                 stream.offered_s = None
         finally:
             stream.offered_s = time.monotonic()
-            self._loop.forget(request_id, stream)
+            self._loop.forget(name, stream)
             count_request(stream)
             _log.info("request ended", request_id=request_id, epoch=epoch, **stream.summary())
 
     async def Abort(self, request: pb.AbortRequest, _context: _Context) -> pb.AbortResponse:
-        """End a request; its Generate call sends the end. Users find their tenant's only."""
+        """End a request; its Generate call sends the end.
+
+        Users find their tenant's only, an operator who calls for no tenant everybody's.
+        """
         caller = current_identity()
-        stream = self._loop.requests.stream(request.request_id)
-        found = stream is not None and (caller.is_admin or stream.tenant == caller.tenant)
-        return pb.AbortResponse(found=found and self._loop.abort(request.request_id))
+        names = [request_name(request.request_id, caller.tenant)]
+        if caller.is_admin and not caller.tenant:
+            names = self._loop.requests.names_of(request.request_id)
+        found = [self._loop.abort(name) for name in names]
+        return pb.AbortResponse(found=any(found))
 
     async def GetModelInfo(
         self, _request: pb.GetModelInfoRequest, _context: _Context
@@ -155,19 +161,24 @@ class GenerationService(generation_pb2_grpc.GenerationServicer):
     async def GetTimelines(
         self, request: pb.GetTimelinesRequest, _context: _Context
     ) -> AsyncIterator[pb.GetTimelinesResponse]:
-        """Tell when the stages worked on requests."""
+        """Tell when the stages worked on requests; of all tenants if the caller names none."""
+        tenant = current_identity().tenant
+        known = (
+            each for each in self._loop.requests.timelines() if not tenant or each.user == tenant
+        )
         for timeline in timeline_history.chosen(
-            self._loop.requests.timelines(), request_ids=request.request_ids, last=request.last
+            known, request_ids=request.request_ids, last=request.last
         ):
             yield await timeline_replies.response(timeline, now_s=time.monotonic())
 
-    async def _read(self, request: pb.GenerateRequest, request_id: str, user: str) -> RequestSpec:
+    async def _read(self, request: pb.GenerateRequest, name: str, user: str) -> RequestSpec:
         """Check a request; without a route none is looked at."""
-        self._check_new(request_id)
+        self._check_new(name)
         spec = await self._intake.read(
             request,
-            request_id,
+            name,
             user=user,
+            is_operator=current_identity().is_admin,
             namespace=self._namespace(request),
             pool=KvPoolSize(
                 num_pages=self._loop.engine.snapshot().num_route_pages,
@@ -201,12 +212,13 @@ class GenerationService(generation_pb2_grpc.GenerationServicer):
             _log.warning("cache_salt or tenant without --cache-secret-file", risk="can be guessed")
         return workers.namespace_digest(tenant=tenant, cache_salt=cache_salt)
 
-    def _check_new(self, request_id: str) -> None:
+    def _check_new(self, name: str) -> None:
         """Refuse a request that cannot begin now."""
         if self.draining:
             raise Unavailable("the scheduler is shutting down", retry_after_s=RETRY_S)
         check_leads(self._leadership)
-        if request_id in self._loop.requests:
+        if name in self._loop.requests:
+            request_id, _ = id_and_user(name)
             raise InvalidRequest(
                 f"request_id {request_id!r} is that of a running request", field="request_id"
             )

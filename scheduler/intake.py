@@ -53,19 +53,19 @@ class Intake:
     async def read(
         self,
         request: pb.GenerateRequest,
-        request_id: str,
+        name: str,
         *,
         user: str,
+        is_operator: bool,
         namespace: bytes,
         pool: KvPoolSize,
     ) -> RequestSpec:
-        """Make a checked request of a user, for a route with such a pool.
+        """Make a checked request of a user, named so, for a route with such a pool.
 
         Raises:
             InvalidRequest: something in it is impossible; names field, value and limit.
         """
-        validation.check_request_id(request_id)
-        validation.check_priority(request.priority)
+        validation.check_priority(request.priority, self._door, is_operator=is_operator)
         prompt_ids = await self.prompt_ids(request)
         params = validation.check_params(
             _given(request.sampling_params),
@@ -75,7 +75,7 @@ class Intake:
             pool=pool,
         )
         return RequestSpec(
-            request_id=request_id,
+            request_id=name,
             prompt_ids=prompt_ids,
             namespace=namespace,
             digests=await self.digests(prompt_ids, namespace, pool.page_tokens),

@@ -19,6 +19,9 @@ LET_GO_S = 5.0
 FIRST_TERM = 1
 MAX_TERM = 2**31 - 1
 """Epochs are (term << 32) | n and have 64 bits; what is above is no term."""
+MAX_JUMP = 1 << 20
+"""How far workers can raise a leader's term, all together, above the one that it began with: more
+than there are ever take-overs, and little of what there is, for a worker may lie."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,6 +158,8 @@ class Leadership:
         self._name = name
         self._foreign_term = FIRST_TERM - 1
         """Highest term of another leader that was heard of."""
+        self._elected_term = FIRST_TERM
+        """That of the last election that this scheduler won."""
         self._is_asking = False
         self._next_s = 0.0
         self._honour_until_s = 0.0
@@ -197,6 +202,10 @@ class Leadership:
         """Return who leads instead of this scheduler, as far as Redis has told."""
         is_mine = self.holder is None or self.holder.name == self._name
         return None if is_mine or self.term is not None else self.holder
+
+    def max_heard_term(self) -> int:
+        """Return the highest term that a worker may speak of."""
+        return min(self._elected_term + MAX_JUMP, MAX_TERM - 1)
 
     def _ask(self, now_s: float) -> list[Action]:
         if self._is_asking or self._has_left or now_s < self._next_s:
@@ -246,7 +255,7 @@ class Leadership:
             self._next_s = now_s
             return []
         self._sure_until_s = seen.asked_s + seen.left_s
-        self.term = term
+        self.term = self._elected_term = term
         return [Lead(term=term)]
 
     def _take_term(self) -> list[Action]:
@@ -322,6 +331,10 @@ class LoneLeadership:
     def active(self) -> Holder | None:
         """Return who leads instead: nobody."""
         return None
+
+    def max_heard_term(self) -> int:
+        """Return the highest term that a worker may speak of."""
+        return FIRST_TERM + MAX_JUMP
 
     def _lead(self, term: int) -> list[Action]:
         self.term = term

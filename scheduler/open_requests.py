@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 from scheduler.actions import Failed, Finished, Output, Progress, PromptLogprobs
+from scheduler.request_names import id_and_user
 from scheduler.request_stream import RequestStream
 from scheduler.timeline import Track, to_us
 from scheduler.timeline_history import RequestTimeline, TimelineHistory
@@ -15,10 +16,13 @@ News: TypeAlias = Progress | PromptLogprobs | Output | Finished | Failed
 
 
 class OpenRequests:
-    """Owner of each request's stream until the request has ended, and of timelines for longer."""
+    """Owner of each request's stream until the request has ended, and of timelines for longer.
+
+    Requests go by their names (request_names.py), which is what the engine has for request_id.
+    """
 
     def __init__(self, on_end: Callable[[str], None]) -> None:
-        """Begin with none; on_end hears the id of each that ends."""
+        """Begin with none; on_end hears the name of each that ends."""
         self._on_end = on_end
         self._streams: dict[str, RequestStream] = {}
         self._tracks: dict[str, Track] = {}
@@ -32,7 +36,7 @@ class OpenRequests:
         return request_id in self._streams
 
     def add(self, request_id: str, stream: RequestStream, track: Track) -> None:
-        """Take in a request whose id is free."""
+        """Take in a request whose name is free."""
         self._streams[request_id] = stream
         self._tracks[request_id] = track
 
@@ -40,8 +44,12 @@ class OpenRequests:
         """Return the stream of a request, if that waits or runs."""
         return self._streams.get(request_id)
 
+    def names_of(self, request_id: str) -> list[str]:
+        """Return what the requests of an id are called, of all users."""
+        return [name for name in self._streams if id_and_user(name)[0] == request_id]
+
     def streams(self) -> list[tuple[str, RequestStream]]:
-        """Return all of them with their requests' ids."""
+        """Return all of them with their requests' names."""
         return list(self._streams.items())
 
     def tell(self, news: News, now_s: float) -> None:
@@ -81,11 +89,13 @@ class OpenRequests:
 
 
 def _timeline(
-    request_id: str, stream: RequestStream, track: Track, *, ended_us: int | None = None
+    name: str, stream: RequestStream, track: Track, *, ended_us: int | None = None
 ) -> RequestTimeline:
     """Put together what is known of a request."""
+    request_id, user = id_and_user(name)
     return RequestTimeline(
         request_id=request_id,
+        user=user,
         prompt_tokens=stream.prompt_tokens,
         cached_tokens=stream.cached_tokens,
         output_tokens=stream.output_tokens,

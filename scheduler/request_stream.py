@@ -54,7 +54,6 @@ class RequestStream:
         prompt_tokens: int,
         arrived_s: float,
         num_outputs: int = 1,
-        tenant: str = "",
         max_unread_bytes: int | None = None,
         on_slow: Callable[[SlowReader], None] | None = None,
     ) -> None:
@@ -63,8 +62,6 @@ class RequestStream:
         on_slow hears once that more than max_unread_bytes wait.
         """
         self.prompt_tokens = prompt_tokens
-        self.tenant = tenant
-        """Whose it is."""
         self.arrived_s = arrived_s
         self.cached_tokens = 0
         self.outputs = tuple(OutputRecord(arrived_s=arrived_s) for _ in range(num_outputs))

@@ -40,7 +40,7 @@ from scheduler.stage_fit import check_covers
 from scheduler.standby import RETRY_S
 from scheduler.succession import deeds, new_candidate
 from scheduler.tokenizer import Tokenizer
-from scheduler.validation import Door
+from scheduler.validation import MAX_PRIORITY, Door
 from scheduler.workers import WorkerLimits
 
 _log = structlog.get_logger(__name__)
@@ -145,7 +145,7 @@ def _assemble(settings: SchedulerSettings, stack: contextlib.AsyncExitStack) -> 
     calls = OpenCalls(_call_limits(settings), user_of=lambda: current_identity().tenant)
     service = GenerationService(
         control_loop=loop,
-        intake=_intake(files, context_length),
+        intake=_intake(settings, files, context_length),
         model=ServedModel(name=_model_name(settings), files=files, context_length=context_length),
         hicache=hicache,
         leadership=candidate.leadership,
@@ -278,13 +278,17 @@ def _latency_file(path: Path | None, num_layers: int) -> LatencyFile | None:
     return file
 
 
-def _intake(files: ModelFiles, context_length: int) -> Intake:
+def _intake(settings: SchedulerSettings, files: ModelFiles, context_length: int) -> Intake:
     """Make what reads requests for this model."""
+    max_priority = 0 if settings.knows_users else MAX_PRIORITY
+    if settings.max_user_priority is not None:
+        max_priority = settings.max_user_priority
     door = Door(
         vocab_size=files.vocab_size,
         context_length=context_length,
         eos_ids=files.eos_ids,
         defaults=files.sampling_defaults,
+        max_user_priority=max_priority,
     )
     return Intake(Tokenizer(files, max_tokens=context_length), door)
 

@@ -108,6 +108,9 @@ class SchedulerSettings(Settings):
     """Most requests of one user that wait; more are refused with RESOURCE_EXHAUSTED."""
     max_queued_tokens_per_user: Annotated[int, Field(ge=0)] = 0
     """Most prompt tokens of one user's requests that wait, likewise."""
+    max_user_priority: Annotated[int, Field(ge=0, le=100)] | None = None
+    """Highest priority that users may ask for; operators may ask for any. If not given, 0 where
+    users have keys or certificates, so that none goes before all others for ever; else 100."""
     max_connections: Annotated[int, Field(ge=1)] = 512
     """Most connections to the users' port; more are closed at once."""
     max_unread_bytes: Annotated[int, Field(ge=1024)] = 4 << 20
@@ -169,6 +172,16 @@ class SchedulerSettings(Settings):
         return self
 
     @model_validator(mode="after")
+    def _check_priority(self) -> Self:
+        knows_operators = self.knows_users or self.admin_api_key_file is not None
+        if self.max_user_priority is not None and not knows_operators:
+            raise ValueError(
+                f"--max-user-priority {self.max_user_priority} needs --api-key-file,"
+                " --admin-api-key-file or --ssl-client-ca: without them everybody is an operator"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _check_strategy(self) -> Self:
         is_given = "chunk_strategy" in self.model_fields_set
         if self.enable_dynamic_chunking and is_given and self.chunk_strategy != "dynamic":
@@ -187,6 +200,11 @@ class SchedulerSettings(Settings):
                     f"{flag_of(name)} needs --ssl-certfile: with TLS for users, workers use it too"
                 )
         return self
+
+    @property
+    def knows_users(self) -> bool:
+        """Whether users have keys or certificates."""
+        return self.api_key_file is not None or self.ssl_client_ca is not None
 
     @property
     def names_strategy(self) -> bool:

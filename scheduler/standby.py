@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from chunkmesh.errors import InvalidRequest, Standby, Unavailable
 from scheduler.candidate import Candidate
-from scheduler.leadership import MAX_TERM, AnyLeadership
+from scheduler.leadership import AnyLeadership
 
 RETRY_S = 0.5
 """When to ask again: a take-over is a matter of seconds."""
@@ -30,7 +30,7 @@ def check_follows(candidate: Candidate, own_epoch: int, seen_epoch: int) -> None
     Raises:
         Standby: this scheduler does not lead; names the one that does.
         Unavailable: it does not know yet whether it still leads.
-        InvalidRequest: seen_epoch is none.
+        InvalidRequest: seen_epoch is of a term that no leader can have had.
     """
     leadership = candidate.leadership
     if reason := leadership.standby_reason():
@@ -39,8 +39,11 @@ def check_follows(candidate: Candidate, own_epoch: int, seen_epoch: int) -> None
     if seen_epoch <= own_epoch:
         return
     term = seen_epoch >> 32
-    if term >= MAX_TERM:
-        raise InvalidRequest(f"seen_epoch {seen_epoch} is of term {term}, at most {MAX_TERM - 1}")
+    if term > (limit := leadership.max_heard_term()):
+        raise InvalidRequest(
+            f"seen_epoch {seen_epoch} is of term {term}, this scheduler believes at most {limit};"
+            " a worker that is started again has seen none"
+        )
     candidate.hear_term(term)
     if leadership.term is None or leadership.term <= term:
         raise Unavailable(f"the worker has followed a leader of term {term}", retry_after_s=RETRY_S)

@@ -12,6 +12,10 @@ from scheduler.events import Acked, Loaded, RouteFormed, Stored
 from scheduler.kept_pages import KeptPages
 from scheduler.route import Route
 
+MAX_REMEMBERED = 1024
+"""Epochs that are told from those that never were. Messages of older ones come from streams that
+have long ended."""
+
 
 class StandingRoutes:
     """Owner of all routes."""
@@ -27,7 +31,9 @@ class StandingRoutes:
         self._by_epoch: dict[int, Route] = {}
         """In the order of forming."""
         self._formed: set[int] = set()
-        """All epochs that have ever stood."""
+        """Epochs that stand or stood, the highest MAX_REMEMBERED."""
+        self._forgotten_epoch = 0
+        """The highest of those that are not among them any more."""
         self._fingerprint = b""
         """Of the model that ran last; empty as long as that is not known."""
         self._kept = KeptPages()
@@ -78,7 +84,7 @@ class StandingRoutes:
         Raises:
             InvariantViolated: its epoch is used, or its latency is of another number of stages.
         """
-        if event.epoch in self._formed:
+        if event.epoch in self._formed or event.epoch in self._by_epoch:
             raise InvariantViolated(f"epoch {event.epoch} was formed before")
         if event.latency is not None and event.latency.num_stages != event.num_stages:
             raise InvariantViolated(
@@ -86,7 +92,7 @@ class StandingRoutes:
             )
         tiers = self._kept.take(event)
         route = Route(event, self._config, self._chunks, tiers, self.counts)
-        self._formed.add(event.epoch)
+        self._remember(event.epoch)
         self.latest_epoch = max(self.latest_epoch, event.epoch)
         self._fingerprint = event.fingerprint or self._fingerprint
         self._by_epoch[event.epoch] = route
@@ -113,6 +119,12 @@ class StandingRoutes:
         self._kept.forget()
         return sum(route.tiers.forget() for route in self)
 
+    def _remember(self, epoch: int) -> None:
+        self._formed.add(epoch)
+        if len(self._formed) > MAX_REMEMBERED:
+            self._forgotten_epoch = min(self._formed)
+            self._formed.remove(self._forgotten_epoch)
+
     def _check_was_formed(self, epoch: int) -> None:
-        if epoch not in self._formed:
+        if epoch not in self._formed and epoch > self._forgotten_epoch:
             raise InvariantViolated(f"message of epoch {epoch}, the latest is {self.latest_epoch}")

@@ -22,6 +22,8 @@ class RequestTimeline:
     """One request and when the stages worked on it. Times in microseconds since it arrived."""
 
     request_id: str
+    user: str
+    """Whose it is; empty if nobody's in particular."""
     prompt_tokens: int
     cached_tokens: int
     output_tokens: int
@@ -65,20 +67,22 @@ def chosen(
 ) -> list[RequestTimeline]:
     """Return the requests that are named, or the last to arrive (all if last is 0); by arrival.
 
+    Of those of one user that shared an id it is the last.
+
     Raises:
         InvalidRequest: one that is named is not known.
     """
     by_arrival = sorted(known, key=lambda each: each.track.arrived_us)
     if not request_ids:
         return by_arrival[-last:]
-    by_id = {each.request_id: each for each in by_arrival}
+    latest = {(each.request_id, each.user): each for each in by_arrival}
+    known_ids = {request_id for request_id, _ in latest}
     for request_id in request_ids:
-        if request_id not in by_id:
+        if request_id not in known_ids:
             raise InvalidRequest(
                 f"no timeline of request {request_id!r} is kept: it is unknown, or {MAX_REQUESTS}"
                 " others or very long ones have ended since",
                 field="request_ids",
             )
-    return sorted(
-        (by_id[each] for each in set(request_ids)), key=lambda each: each.track.arrived_us
-    )
+    asked = [each for (request_id, _), each in latest.items() if request_id in set(request_ids)]
+    return sorted(asked, key=lambda each: each.track.arrived_us)

@@ -49,6 +49,8 @@ class Door:
     eos_ids: frozenset[int]
     """The model's own end tokens."""
     defaults: SamplingDefaults = dataclasses.field(default_factory=SamplingDefaults)
+    max_user_priority: int = MAX_PRIORITY
+    """Highest that somebody who is no operator may ask for."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,11 +97,17 @@ def check_request_id(request_id: str) -> None:
         )
 
 
-def check_priority(priority: int) -> None:
-    """Refuse a priority that is out of range."""
+def check_priority(priority: int, door: Door, *, is_operator: bool) -> None:
+    """Refuse a priority that is out of range, or too high for a user."""
     if abs(priority) > MAX_PRIORITY:
         raise InvalidRequest(
             f"priority is {priority}, must be in [{-MAX_PRIORITY}, {MAX_PRIORITY}]",
+            field="priority",
+        )
+    if priority > door.max_user_priority and not is_operator:
+        raise InvalidRequest(
+            f"priority is {priority}, at most {door.max_user_priority} for users here"
+            " (--max-user-priority)",
             field="priority",
         )
 

@@ -384,7 +384,8 @@ class GenerateRequest(_message.Message):
     CHUNK_TOKENS_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """Chosen by the client, at most 128 printable characters; the scheduler makes one if empty. Must not
-    be that of a request still running.
+    be that of a request of the same user still running: ids are the user's own, as the tenant of the
+    key or certificate tells users apart.
     """
     text: _builtins.str
     """Text, tokenized with the model's special tokens (BOS is never doubled)."""
@@ -400,7 +401,8 @@ class GenerateRequest(_message.Message):
     """Fills GenerateComplete.timeline."""
     priority: _builtins.int
     """Higher goes first, in waiting, in prefill and in who keeps pages; equal ones share. In
-    [-100, 100]. Default 0.
+    [-100, 100], and of users at most --max-user-priority: 0 where they have keys or certificates.
+    Default 0.
     """
     @_builtins.property
     def chat(self) -> Global___Chat:
@@ -803,7 +805,9 @@ class AbortRequest(_message.Message):
 
     REQUEST_ID_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
-    """The request_id given to Generate."""
+    """The request_id given to Generate. Of the caller's own requests; an operator who calls for no tenant
+    ends those of all users.
+    """
     def __init__(
         self,
         *,
@@ -1629,7 +1633,9 @@ class GetTimelinesRequest(_message.Message):
     """Without request_ids: how many, those that arrived last; 0 for all."""
     @_builtins.property
     def request_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """The requests; of those that shared an id the last. One that is not kept is refused."""
+        """The requests, of all users unless the operator calls for a tenant; of those of one user that shared
+        an id the last. One that is not kept is refused.
+        """
 
     def __init__(
         self,

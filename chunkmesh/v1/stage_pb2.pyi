@@ -143,7 +143,7 @@ class Hello(_message.Message):
     """Data address that it would rather send its activations to, HOST:PORT; empty if it has no wish."""
     seen_epoch: _builtins.int
     """Highest epoch that it has followed, of whichever scheduler; 0 if none. The term is in the upper
-    32 bits.
+    32 bits; one more than 2^20 above the term that the scheduler began with is refused.
     """
     @_builtins.property
     def layers(self) -> _common_pb2.LayerRange:

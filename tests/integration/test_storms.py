@@ -160,6 +160,7 @@ async def test_a_reconnect_storm_leaves_nothing_behind(tmp_path: Path) -> None:
     assert rss_after - rss < 16 << 20
 
 
+@pytest.mark.alone
 async def test_a_flood_is_refused_at_the_door_and_health_is_told(tmp_path: Path) -> None:
     """Two thousand at once where 24 may wait and run: told to come again, nobody else harmed."""
     stages = scripted_stages(2, Script(delay_s=0.001))

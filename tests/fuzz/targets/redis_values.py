@@ -99,8 +99,11 @@ class _Said:
     def __init__(self, data: bytes) -> None:
         self._data = data
 
-    def recv_into(self, into: memoryview) -> int:
-        """Hand out a few bytes at a time."""
+    def gettimeout(self) -> None:
+        """Return that it would wait for ever."""
+
+    def recv_into(self, into: memoryview, _num_bytes: int, _flags: int) -> int:
+        """Hand out a few bytes at a time, whatever is asked for."""
         part = self._data[: min(len(into), 7)]
         into[: len(part)] = part
         self._data = self._data[len(part) :]

@@ -9,6 +9,7 @@ import shutil
 import urllib.request
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import grpc
 import psutil
@@ -230,6 +231,84 @@ async def test_users_end_their_own_requests_only(tmp_path: Path) -> None:
     denied, ok = grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.OK
     assert [denied, denied, ok, ok] == codes
     assert [False, True, True] == found
+
+
+async def test_ids_are_their_users_own(tmp_path: Path) -> None:
+    """A refusal would tell a user which ids others have, and let him keep them from theirs."""
+    folder = write_bytes_folder(tmp_path / "model", config={"num_hidden_layers": 1})
+    async with mesh(
+        folder,
+        scripted_stages(1, Script(delay_s=0.01)),
+        api_key_file=_key_file(tmp_path, "keys", f"{BLUE} blue\n{GREEN} green\n"),
+        admin_api_key_file=_key_file(tmp_path, "admin-keys", ADMIN),
+    ) as running:
+        request = pb.GenerateRequest(
+            request_id="known",
+            text="hello",
+            stream=True,
+            sampling_params=pb.SamplingParams(seed=1, max_new_tokens=10_000, ignore_eos=True),
+        )
+        calls = [running.stub.Generate(request, timeout=60, metadata=_sent(BLUE))]
+        await calls[0].read()
+        calls.append(running.stub.Generate(request, timeout=60, metadata=_sent(GREEN)))
+        begun = await calls[1].read()
+        assert isinstance(begun, pb.GenerateResponse)
+        assert "known" == begun.request_id
+        twice = running.stub.Generate(request, timeout=60, metadata=_sent(GREEN))
+        assert grpc.StatusCode.INVALID_ARGUMENT is await _code(twice)
+        abort = pb.AbortRequest(request_id="known")
+        as_green = _sent(ADMIN, "green")
+        green = await running.stub.Abort(abort, timeout=10, metadata=as_green)
+        again = await running.stub.Abort(abort, timeout=10, metadata=as_green)
+        await running.has_requests(1)
+        asked = pb.GetTimelinesRequest(request_ids=["known"])
+        told = [
+            [each.finish_reason async for each in running.stub.GetTimelines(asked, metadata=sent)]
+            for sent in (_sent(ADMIN), as_green)
+        ]
+        anybody = await running.stub.Abort(abort, timeout=10, metadata=_sent(ADMIN))
+        await running.at_rest()
+        for call in calls:
+            call.cancel()
+    assert [True, False, True] == [green.found, again.found, anybody.found]
+    assert [["", "abort"], ["abort"]] == told
+
+
+@pytest.mark.parametrize(
+    ("files", "most", "expected"),
+    [
+        (("users", "admins"), {}, (0, 100)),
+        (("users", "admins"), {"max_user_priority": 7}, (7, 100)),
+        (("admins",), {}, (100, 100)),
+        (("admins",), {"max_user_priority": 0}, (0, 100)),
+        ((), {}, (100, 100)),
+    ],
+    ids=["keys", "keys and a limit", "operators' keys", "operators' keys and a limit", "no keys"],
+)
+async def test_the_highest_priority_of_users_and_operators(
+    tmp_path: Path, files: Sequence[str], most: dict[str, Any], expected: tuple[int, int]
+) -> None:
+    """Where users are told apart none may starve the others; else all is as it was."""
+    folder = write_bytes_folder(tmp_path / "model", config={"num_hidden_layers": 1})
+    given: dict[str, dict[str, Any]] = {
+        "users": {"api_key_file": _key_file(tmp_path, "keys", f"{BLUE} blue\n")},
+        "admins": {"admin_api_key_file": _key_file(tmp_path, "admin-keys", ADMIN)},
+    }
+    settings = {name: path for file in files for name, path in given[file].items()}
+    codes = []
+    async with mesh(folder, scripted_stages(1, Script()), **settings, **most) as running:
+        keys = (BLUE if "users" in files else "", ADMIN if files else "")
+        for key, highest in zip(keys, expected, strict=True):
+            for priority in (highest, highest + 1):
+                request = pb.GenerateRequest(
+                    text="x",
+                    priority=priority,
+                    sampling_params=pb.SamplingParams(max_new_tokens=1),
+                )
+                call = running.stub.Generate(request, timeout=10, metadata=_sent(key))
+                codes.append(await _code(call))
+    ok, refused = grpc.StatusCode.OK, grpc.StatusCode.INVALID_ARGUMENT
+    assert [ok, refused, ok, refused] == codes
 
 
 async def _code(call: grpc.aio.Call) -> grpc.StatusCode:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
+
 import pytest
 
 from scheduler.leadership import (
@@ -191,6 +194,94 @@ def test_a_leader_without_lease_and_route_lets_workers_look_elsewhere() -> None:
     actions = leadership.handle(IDLE, TTL_S + LET_GO_S)
     assert LetWorkersGo in map(type, actions)
     assert 1 == leadership.term
+
+
+@pytest.mark.parametrize("renewed_s", [0.0, 2.0])
+def test_workers_stay_while_nobody_else_can_hold_the_lease(renewed_s: float) -> None:
+    """A leader that has just won or renewed is who they would find anywhere else."""
+    leadership = leader()
+    if renewed_s:
+        leadership.handle(IDLE, renewed_s)
+        leadership.handle(seen(mine(1), renewed_s), renewed_s)
+    sure_until_s, let_go_s = renewed_s + TTL_S, []
+    for step in range(round(20.0 * (renewed_s + TTL_S + 2 * LET_GO_S))):
+        now_s = renewed_s + 0.05 * step
+        actions = leadership.handle(IDLE, now_s)
+        if actions:
+            let_go_s += [now_s for each in actions if isinstance(each, LetWorkersGo)]
+            leadership.handle(StoreFailed(reason="gone"), now_s)
+    assert [sure_until_s + LET_GO_S] == pytest.approx(let_go_s[:1], abs=0.06)
+    assert all(pause_s >= LET_GO_S for pause_s in _pauses(let_go_s))
+
+
+def _pauses(times_s: list[float]) -> list[float]:
+    return [after - before for before, after in itertools.pairwise(times_s)]
+
+
+def test_the_wait_without_a_route_begins_anew_after_one() -> None:
+    """Workers that form a route after a while are not let go a moment after that one breaks."""
+    leadership = leader()
+    for at_s, tick in ((4.0, IDLE), (6.0, TICK), (10.0, IDLE), (14.9, IDLE)):
+        assert LetWorkersGo not in map(type, leadership.handle(tick, at_s))
+        leadership.handle(StoreFailed(reason="gone"), at_s)
+    assert LetWorkersGo in map(type, leadership.handle(IDLE, 10.0 + LET_GO_S))
+
+
+def test_a_worker_with_the_same_term_and_no_redis_is_the_end_of_leading() -> None:
+    """Redis that lost its terms has given this one out twice: one of the two must go."""
+    leadership = leader(term=9)
+    assert [RenewLease()] == leadership.handle(TermHeard(term=9), 0.01)
+    (action,) = leadership.handle(StoreFailed(reason="gone"), 0.01)
+    assert StepDown(reason="workers have followed term 9") == action
+
+
+def test_a_worker_with_the_same_term_makes_a_leader_take_another() -> None:
+    """As with a higher one: no two leaders may ever have made epochs of one term."""
+    leadership = leader(term=9)
+    leadership.handle(TermHeard(term=9), 0.01)
+    assert [TakeTerm(above=9)] == leadership.handle(seen(mine(9), 0.01), 0.01)
+
+
+@pytest.mark.parametrize("term", [3, 4])
+def test_a_lease_under_a_term_that_another_has_led_is_not_enough(term: int) -> None:
+    """Redis was flushed between two looks, and its counter began anew."""
+    leadership = Leadership("me")
+    leadership.handle(IDLE, 0.0)
+    leadership.handle(seen(OTHER, 0.0), 0.0)
+    leadership.handle(IDLE, 10.0)
+    assert [TakeTerm(above=4)] == leadership.handle(seen(None, 10.0), 10.0)
+    leadership.handle(TermTaken(term=term), 10.0)
+    assert [TakeTerm(above=4)] == leadership.handle(seen(mine(term), 10.0), 10.0)
+    assert leadership.term is None
+
+
+def test_the_highest_term_of_others_counts_not_the_last() -> None:
+    """Redis may forget its counter, and somebody who had seen less lead for a moment."""
+    leadership = Leadership("me")
+    for at_s, term in ((0.0, 4), (10.0, 2)):
+        leadership.handle(IDLE, at_s)
+        leadership.handle(seen(dataclasses.replace(OTHER, term=term), at_s), at_s)
+    leadership.handle(IDLE, 20.0)
+    assert [TakeTerm(above=4)] == leadership.handle(seen(None, 20.0), 20.0)
+
+
+def test_what_is_asked_while_a_term_is_taken_waits() -> None:
+    """A renewal in between would take the place of the question that is under way."""
+    leadership = Leadership("me")
+    leadership.handle(IDLE, 0.0)
+    assert [TakeTerm(above=0)] == leadership.handle(seen(None, 0.0), 0.0)
+    assert [] == leadership.handle(IDLE, 50.0)
+    assert [SeizeLease(term=1)] == leadership.handle(TermTaken(term=1), 50.0)
+    assert [] == leadership.handle(IDLE, 100.0)
+    leading = leader()
+    leading.handle(TermHeard(term=9), 0.01)
+    assert [TakeTerm(above=9)] == leading.handle(seen(mine(1), 0.01), 0.01)
+    assert [] == leading.handle(TermHeard(term=10), 50.0)
+    leading.handle(StoreFailed(reason="gone"), 51.0)
+    lost = leader()
+    lost.handle(TICK, LOOK_S)
+    assert [SeizeLease(term=1)] == lost.handle(seen(None, LOOK_S), LOOK_S)
+    assert [] == lost.handle(TICK, 50.0)
 
 
 @pytest.mark.parametrize("leadership", [leader(), Leadership("me")])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from scheduler.decisions import Decision, RouteAwaited, SendStandBy
-from scheduler.prospect import REFORM_S
+from scheduler.prospect import REFORM_S, Patience, Prospect
 from scheduler.registry import FaultSide
 from tests.hellos import PATIENCE, attached, hello, joins, of_kind, pair, stand
 
@@ -89,3 +89,14 @@ def test_spares_hear_when_the_mesh_stops_and_goes_on_to_serve() -> None:
     assert told == [SendStandBy(worker_id="s", reason="the route is forming")]
     told = of_kind(SendStandBy, stand(registry, "ac"))
     assert told == [SendStandBy(worker_id="s", reason="")]
+
+
+def test_who_leaves_does_not_shorten_a_wait() -> None:
+    """Where the wait after a loss is longer than that for a successor, it had begun before."""
+    prospect = Prospect(Patience(takeover_s=30.0, announced_s=2.0))
+    prospect.lost(1.0, is_announced=False)
+    prospect.announced(5.0)
+    told = prospect.look(6.0, is_covered=False, reason="r")
+    assert told == RouteAwaited(wait_s=25.0, reason="r", is_announced=True)
+    told = prospect.look(7.5, is_covered=False, reason="r")
+    assert told == RouteAwaited(wait_s=23.5, reason="r", is_announced=False)

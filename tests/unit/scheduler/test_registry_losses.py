@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import pytest
 
-from scheduler.decisions import (
-    RouteAwaited,
-    RouteBroke,
-    SendReleased,
-    SendStandBy,
-)
+from scheduler.decisions import RouteAwaited, RouteBroke, SendReleased, SendStandBy
 from scheduler.formation import Phase
 from scheduler.registry import FORMING_S, FaultSide
-from tests.hellos import BASE, PATIENCE, attached, hello, joins, new_registry, of_kind, pair, stand
+from tests.hellos import (
+    BASE,
+    PATIENCE,
+    TERM,
+    attached,
+    hello,
+    joins,
+    new_registry,
+    of_kind,
+    pair,
+    stand,
+)
 
 
 def test_a_lost_worker_breaks_its_route_and_a_spare_forms_the_next() -> None:
@@ -264,3 +270,57 @@ def test_who_leaves_before_the_first_route_is_awaited_by_nobody() -> None:
     """No request has come yet."""
     registry = attached(("a", 0, 3), ("b", 3, 6))
     assert of_kind(RouteAwaited, registry.leave("a", 1.0)) == []
+
+
+def test_nothing_is_remembered_of_who_is_gone() -> None:
+    """Workers come and go for months, each under a name of its own."""
+    registry = pair(("s", 3, 6))
+    registry.leave("b", 1.0)
+    stand(registry, "as")
+    for worker_id in "sba":
+        registry.lose(worker_id, "gone", 2.0)
+    tables = (registry.workers, registry.leaving, registry.routes, registry._pools)
+    assert not any((*tables, registry._last_epochs, registry._standing_by))
+
+
+def test_who_left_and_attaches_again_is_of_use_again() -> None:
+    """Under the name that it had: its stream broke after it had changed its mind."""
+    registry = pair()
+    registry.leave("b", 1.0)
+    registry.lose("b", "its stream ended", 2.0)
+    assert {BASE + 2: ["a", "b"]} == joins(registry.attach(hello("b", 3, 6), 3.0))
+
+
+def test_a_spare_that_attaches_again_is_told_again_why_it_waits() -> None:
+    """It is another stream, and knows nothing."""
+    registry = pair(("s", 3, 6))
+    registry.lose("s", "its stream ended", 1.0)
+    told = registry.attach(hello("s", 3, 6), 2.0)
+    assert ["s"] == [each.worker_id for each in of_kind(SendStandBy, told)]
+
+
+def test_a_term_never_lowers_an_epoch() -> None:
+    """To lead again under the term of routes that stand must not make their epochs anew."""
+    registry = pair()
+    registry.lead(TERM)
+    assert BASE + 1 == registry.epoch
+    registry.lead(TERM - 1)
+    assert BASE + 1 == registry.epoch
+    registry.lead(TERM + 1)
+    assert (TERM + 1) << 32 == registry.epoch
+
+
+@pytest.mark.parametrize("change", ["attach", "lose", "leave"])
+def test_what_failed_is_tried_at_once_when_workers_come_or_go(change: str) -> None:
+    """The failure may have been the death of somebody that was not known yet."""
+    registry = pair(("s", 3, 6))
+    registry.fault("a", registry.epoch, "an error", 1.0)
+    assert {} == joins(registry.tick(1.01))
+    match change:
+        case "attach":
+            told = registry.attach(hello("c", 3, 6), 1.02)
+        case "lose":
+            told = registry.lose("s", "gone", 1.02)
+        case _:
+            told = registry.leave("s", 1.02)
+    assert {BASE + 2: ["a", "b"]} == joins(told)

@@ -59,3 +59,17 @@ def test_value_out_of_range_is_named(flag: str, value: str) -> None:
     """With its flag, so that it can be found."""
     with pytest.raises(ConfigError, match=f"^{flag} {value}"):
         _strategy(flag, value)
+
+
+def test_a_limit_of_users_needs_somebody_who_is_none() -> None:
+    """It would be ignored in silence where everybody is an operator."""
+    with pytest.raises(ConfigError, match="--max-user-priority 5 needs --api-key-file"):
+        _strategy("--max-user-priority", "5")
+    _strategy("--max-user-priority", "5", "--admin-api-key-file", "k")
+
+
+@pytest.mark.parametrize("value", ["-1", "101"])
+def test_a_limit_below_what_everybody_asks_for_is_none(value: str) -> None:
+    """Requests without a priority would be refused."""
+    with pytest.raises(ConfigError, match=f"^--max-user-priority {value}"):
+        _strategy("--api-key-file", "k", "--max-user-priority", value)

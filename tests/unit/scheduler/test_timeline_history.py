@@ -11,7 +11,9 @@ from scheduler.timeline import Timeline
 from scheduler.timeline_history import RequestTimeline, TimelineHistory, chosen
 
 
-def ended(request_id: str, *, arrived_s: float = 0.0, num_parts: int = 1) -> RequestTimeline:
+def ended(
+    request_id: str, *, arrived_s: float = 0.0, num_parts: int = 1, user: str = ""
+) -> RequestTimeline:
     """Return a request of so many parts."""
     timeline = Timeline(max_microbatches=100)
     timeline.begin(1, 1)
@@ -24,6 +26,7 @@ def ended(request_id: str, *, arrived_s: float = 0.0, num_parts: int = 1) -> Req
         )
     return RequestTimeline(
         request_id=request_id,
+        user=user,
         prompt_tokens=1,
         cached_tokens=0,
         output_tokens=1,
@@ -85,3 +88,10 @@ def test_an_id_that_is_not_kept_is_refused() -> None:
     """An empty answer would look like a request without microbatches."""
     with pytest.raises(InvalidRequest, match="no timeline of request 'x' is kept"):
         chosen([ended("a")], request_ids=["a", "x"], last=0)
+
+
+def test_ids_that_users_share_are_their_own() -> None:
+    """Else the timeline of one would hide that of another who chose the same id."""
+    known = [ended("a", arrived_s=1), ended("a", arrived_s=2, user="b"), ended("a", arrived_s=3)]
+    told = [(each.user, each.track.arrived_us) for each in chosen(known, request_ids=["a"], last=0)]
+    assert [("b", 2_000_000), ("", 3_000_000)] == told

@@ -227,14 +227,26 @@ def test_a_models_defaults_are_checked_too() -> None:
 def test_a_priority_out_of_range_is_named(priority: int) -> None:
     """Nobody can outbid all others for ever."""
     with pytest.raises(InvalidRequest, match=f"priority is {priority}, must be in") as refused:
-        check_priority(priority)
+        check_priority(priority, DOOR, is_operator=True)
     assert refused.value.field == "priority"
 
 
 @pytest.mark.parametrize("priority", [-100, 0, 100])
 def test_priorities_within_the_range(priority: int) -> None:
     """Both ends are in."""
-    check_priority(priority)
+    check_priority(priority, DOOR, is_operator=False)
+
+
+def test_a_users_priority_has_a_limit_of_its_own() -> None:
+    """One who asks for the highest goes before all others as long as he likes."""
+    door = dataclasses.replace(DOOR, max_user_priority=7)
+    for priority in (-100, 0, 7):
+        check_priority(priority, door, is_operator=False)
+    check_priority(100, door, is_operator=True)
+    expected = r"priority is 8, at most 7 for users here \(--max-user-priority\)"
+    with pytest.raises(InvalidRequest, match=expected) as refused:
+        check_priority(8, door, is_operator=False)
+    assert refused.value.field == "priority"
 
 
 @pytest.mark.parametrize(
