@@ -59,6 +59,17 @@ def blocking_channel(address: HostPort, access: Access = PLAIN) -> grpc.Channel:
     return bearing(made, access.metadata)
 
 
+def raise_if_cancelled() -> None:
+    """Raise asyncio.CancelledError if that is what this task was told.
+
+    A stream of requests that is cancelled while it is being prepared swallows that, and ends as it
+    would have: by the failure of the call, after which a loop would dial again for ever.
+    """
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        raise asyncio.CancelledError
+
+
 class RenewedChannel:
     """A channel for as long as a service runs: new certificates bring a new one in its place."""
 

@@ -26,7 +26,7 @@ from chunkmesh.errors import (
     StaleEpoch,
     Unavailable,
 )
-from chunkmesh.grpc_client import PLAIN, Access, channel
+from chunkmesh.grpc_client import PLAIN, Access, channel, raise_if_cancelled
 from chunkmesh.status import from_rpc_error
 from chunkmesh.transports.base import Transport
 from chunkmesh.trust.access import Role
@@ -200,6 +200,7 @@ class Worker:
             if self.place is LEAVING:
                 return
             lost = await self._attach(address, has_others=len(schedulers) > 1)
+            raise_if_cancelled()
             if self._session is not None and self._session.was_of_use:
                 dialling.served(address)
             now_s = time.monotonic()

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import dataclasses
 import signal
-import subprocess
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -22,7 +21,8 @@ from chunkmesh.v1 import generation_pb2 as pb
 from chunkmesh.v1 import generation_pb2_grpc
 from tests.forked_workers import WorkerProcesses, worker_processes
 from tests.free_port import free_port
-from tests.standby_mesh import BIN, WAIT_S, Scheduler
+from tests.launched_service import WAIT_S
+from tests.standby_mesh import Scheduler
 
 _NEW_TOKENS = 200
 _LAYERS = ("0:2", "2:4")
@@ -47,7 +47,7 @@ class _Mesh:
 
     async def exit_code(self) -> int:
         """Wait for the scheduler to end."""
-        return await asyncio.to_thread(self.scheduler.running.wait, WAIT_S)
+        return await asyncio.to_thread(self.scheduler.exit_status)
 
 
 @contextlib.asynccontextmanager
@@ -59,16 +59,15 @@ async def _mesh(tiny: Path, folder: Path, *flags: str) -> AsyncIterator[_Mesh]:
         f"--internal-port={internal}", f"--http-port={http}", "--page-size=16",
         "--takeover-wait=60", *flags,
     )  # fmt: skip
-    log_path = folder / "scheduler.log"
-    process = _popen(command, log_path)
     scheduler = Scheduler(
         command=command,
         http_port=http,
-        log_path=log_path,
-        running=process,
+        log_path=folder / "scheduler.log",
+        is_forked=True,
         users=HostPort(host="127.0.0.1", port=users),
         internal=HostPort(host="127.0.0.1", port=internal),
     )
+    scheduler.start()
     try:
         with worker_processes(tiny, scheduler.internal, folder) as workers:
             async with channel(scheduler.users, PLAIN) as link:
@@ -78,13 +77,7 @@ async def _mesh(tiny: Path, folder: Path, *flags: str) -> AsyncIterator[_Mesh]:
                 await running.reaches("serving")
                 yield running
     finally:
-        process.kill()
-        process.wait(WAIT_S)
-
-
-def _popen(command: tuple[str, ...], log_path: Path) -> subprocess.Popen[bytes]:
-    with log_path.open("wb") as log:
-        return subprocess.Popen([BIN / command[0], *command[1:]], stdout=log, stderr=log)
+        scheduler.close()
 
 
 async def _parked(running: _Mesh) -> AsyncIterator[pb.GenerateResponse]:
@@ -93,7 +86,7 @@ async def _parked(running: _Mesh) -> AsyncIterator[pb.GenerateResponse]:
     await anext(call)
     running.workers.all[1].kill()
     await running.reaches("waiting")
-    running.scheduler.running.send_signal(signal.SIGTERM)
+    running.scheduler.send(signal.SIGTERM)
     await running.reaches("draining")
     return call
 
