@@ -7,7 +7,6 @@ import time
 from collections.abc import Iterator, Sequence
 
 import numpy as np
-from prometheus_client import Counter
 
 from chunkmesh.page_record import (
     EncodedPage,
@@ -17,6 +16,7 @@ from chunkmesh.page_record import (
     encode_page,
 )
 from chunkmesh.stored_page import PageRead
+from stage_worker import metrics
 from stage_worker.host_pages import HostPages
 from stage_worker.orders import StorePage
 from stage_worker.page_store import PageReader
@@ -29,12 +29,6 @@ _GROUP_BYTES = 16 << 20
 _FIRST_GROUP_BYTES = 1 << 20
 """Of a load; each group has twice as much as the one before. So a load that has to end early has
 something, and a long one still reads in large pieces."""
-
-_NOT_LOADED = Counter(
-    "chunkmesh_pages_not_loaded",
-    "Cached pages that were to be loaded and were not, by what ended their load.",
-    ["reason"],
-)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,14 +110,16 @@ class LoadJob:
         """Return what is told of a finished load, and count what it lacks."""
         num_pages = self.staged.num_pages or 0
         if num_pages < len(self.digests):
-            _NOT_LOADED.labels(reason=why_not_all).inc(len(self.digests) - num_pages)
+            metrics.NOT_LOADED_PAGES.labels(reason=why_not_all).inc(len(self.digests) - num_pages)
+        took_s = time.monotonic() - self.begun_s
+        metrics.count_load(num_pages, self.staged.ready.nbytes, took_s)
         return LoadResult(
             load_id=self.staged.load_id,
             num_pages=len(self.staged.host_ids) + num_pages,
             num_host_pages=len(self.staged.host_ids),
             bad_digests=bad_digests,
             num_bytes=self.staged.ready.nbytes,
-            took_us=round(1e6 * (time.monotonic() - self.begun_s)),
+            took_us=round(1e6 * took_s),
         )
 
 
