@@ -16,7 +16,7 @@ _BYTES = Gauge("chunkmesh_hicache_bytes", "Bytes of all pages in the index.")
 _BUDGET = Gauge("chunkmesh_hicache_budget_bytes", "Most bytes of all pages; 0 for no limit.")
 _LEASES = Gauge("chunkmesh_hicache_leases", "Leases that hold pages now.")
 _QUERIED = Counter("chunkmesh_hicache_queried_pages", "Pages that Match was asked for.")
-_HIT = Counter("chunkmesh_hicache_hit_pages", "Of those, how many were there.")
+_HIT = Counter("chunkmesh_hicache_hit_pages", "Pages that Match was asked for and found.")
 _EVICTED = Counter(
     "chunkmesh_hicache_evicted_pages", "Pages that went to keep the budget or a quota."
 )

@@ -45,7 +45,7 @@ _TIMED_OUT = Counter(
 )
 _PAGES = Gauge(
     "chunkmesh_device_pages",
-    "Pages of the route: in_use, cached (free, with contents that a request may find) and free.",
+    "Pages of all routes: in_use, cached (free, with contents that a request may find) and free.",
     ["state"],
 )
 _HOST_PAGES = Gauge(

@@ -34,7 +34,10 @@ _SEND_SECONDS = Histogram(
 )
 _TRANSFER_BUCKETS_S = (0.001, 0.0025, 0.01, 0.025, 0.1, 0.25, 1.0, 2.5, 10.0, 30.0, 100.0, 300.0)
 _LOADED_PAGES = Counter("chunkmesh_pages_loaded", "Cached pages that loads have read from Redis.")
-_LOADED_BYTES = Counter("chunkmesh_pages_loaded_bytes", "Bytes of those pages in this stage.")
+_LOADED_BYTES = Counter(
+    "chunkmesh_pages_loaded_bytes",
+    "Bytes of its layers that this stage's loads have read from Redis.",
+)
 _LOAD_SECONDS = Histogram(
     "chunkmesh_load_seconds",
     "From the order to load pages to its end; of loads that read any.",
@@ -46,7 +49,9 @@ NOT_LOADED_PAGES = Counter(
     ["reason"],
 )
 _STORED_PAGES = Counter("chunkmesh_pages_stored", "Full pages that stores have written to Redis.")
-_STORED_BYTES = Counter("chunkmesh_pages_stored_bytes", "Bytes of those pages in this stage.")
+_STORED_BYTES = Counter(
+    "chunkmesh_pages_stored_bytes", "Bytes of its layers that this stage has written to Redis."
+)
 _STORE_SECONDS = Histogram(
     "chunkmesh_store_seconds",
     "From the begin of a store to its end, its time in the queue left out; of stores that wrote.",
@@ -62,7 +67,9 @@ _RESTORED_BYTES = Counter(
     "chunkmesh_pages_restored_bytes",
     "Bytes of pages that were copied from host memory to the pool.",
 )
-_RESTORE_SECONDS = Counter("chunkmesh_pages_restored_seconds", "Time that those copies took.")
+_RESTORE_SECONDS = Counter(
+    "chunkmesh_pages_restored_seconds", "Time that copies from host memory to the pool took."
+)
 
 
 def sends_of(stage: int, transport: str) -> Callable[[int, float], None]:

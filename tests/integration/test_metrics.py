@@ -19,6 +19,7 @@ from tests.cached_mesh import cached_mesh
 from tests.eventually import eventually
 from tests.gate import Gate
 from tests.mesh import Mesh, mesh
+from tests.metrics_in_code import metrics_in_code
 from tests.scrape import Scrape, scrape
 from tests.scripted_stage import Script, scripted_stages
 from tests.valkey import Valkey, running_valkey
@@ -322,3 +323,19 @@ async def test_series_of_a_route_go_with_it(tmp_path: Path) -> None:
     for name in ("plan_epoch", "kv_cache_usage_ratio", "bubble_ratio", "latency_refits"):
         assert lost.series(name) == {}
     assert lost.since(before).series("lost_workers_total")[("ended",)] == 1
+
+
+def test_every_metric_was_looked_at(request: pytest.FixtureRequest) -> None:
+    """A new metric needs a value in a test above, or in one of the parts named here."""
+    here = {item.name for item in request.session.items if item.path == request.path}
+    if here != {name for name in globals() if name.startswith("test_")}:
+        pytest.skip("only when the whole module runs")
+    asked = {name.removesuffix(end) for name in Scrape.asked for end in ("_count", "_sum", "")}
+    left = {metric.name for metric in metrics_in_code()} - asked
+    assert {name for name in left if not name.startswith("chunkmesh_gateway_")} == {
+        "chunkmesh_gpu_links_through_host_total",
+        "chunkmesh_refused_calls_total",
+        "chunkmesh_trust_reloads_total",
+        "chunkmesh_predicted_over_measured_ratio",
+        "chunkmesh_stage_fit_median_error_ratio",
+    }
