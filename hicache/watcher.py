@@ -15,20 +15,19 @@ import time
 from collections.abc import Callable
 
 import structlog
-from prometheus_client import Counter
 
 from chunkmesh.errors import CacheFault
 from chunkmesh.kv_servers import ServerInfo
+from chunkmesh.redis_metrics import REDIS_FAULTS
 from chunkmesh.store_thread import StoreThread
 from hicache.cache import PrefixCache
+from hicache.metrics import IndexReport
 from hicache.rebuild import Rebuilder
 from hicache.watch import ChangeFeed
 
 PING_S = 1.0
 NOT_ASKED = "not asked yet"
 _UNLINK_PAGES = 500
-
-_FAULTS = Counter("chunkmesh_redis_faults", "Times that Redis did not answer hicache-server.")
 
 _log = structlog.get_logger(__name__)
 
@@ -56,6 +55,7 @@ class RedisWatcher:
         self._feed = feed
         self._on_unlinked = on_unlinked
         self._ping_s = ping_s
+        self._report = IndexReport()
         self._unlink_wanted = asyncio.Event()
         self._evict_wanted = asyncio.Event()
 
@@ -89,6 +89,7 @@ class RedisWatcher:
             except CacheFault as error:
                 self._failed(error)
             self._cache.tick(time.monotonic())
+            self._report.show(self._cache, is_redis_up=self.fault is None)
             self.unlink_soon()
             await self._pause()
 
@@ -142,7 +143,7 @@ class RedisWatcher:
         return server
 
     def _failed(self, error: CacheFault) -> None:
-        _FAULTS.inc()
+        REDIS_FAULTS.labels("ping").inc()
         if self.fault in {None, NOT_ASKED}:
             _log.warning("redis does not answer", error=str(error))
             self._feed.redis_down(str(error))
@@ -170,6 +171,7 @@ class RedisWatcher:
                 try:
                     await self._store.unlink(doomed)
                 except CacheFault as error:
+                    REDIS_FAULTS.labels("unlink").inc()
                     if not is_refused:
                         _log.warning("deleted pages stay in redis", error=str(error))
                     is_refused = True

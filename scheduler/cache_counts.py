@@ -20,6 +20,12 @@ LOAD_OUTCOMES: tuple[LoadOutcome, ...] = get_args(LoadOutcome)
 class CacheCounts:
     """Tokens and pages; those of outputs that were preempted count each time."""
 
+    device_query_tokens: int = 0
+    """Known tokens of outputs that began, looked for on the devices."""
+    host_query_tokens: int = 0
+    """Those of them that the devices did not have, looked for in host memory if there is any."""
+    redis_query_tokens: int = 0
+    """Those that neither had, of outputs for which HiCache has answered."""
     device_hit_tokens: int = 0
     """Not computed, because the devices still had them."""
     host_hit_tokens: int = 0

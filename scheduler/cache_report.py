@@ -8,8 +8,14 @@ from chunkmesh.v1 import generation_pb2 as pb
 from scheduler.cache_counts import CacheCounts
 from scheduler.snapshot import Snapshot
 
-_HIT_TOKENS = Counter(
-    "chunkmesh_hit_tokens",
+_QUERIES = Counter(
+    "chunkmesh_prefix_cache_query_tokens",
+    "Tokens of outputs that began that were looked for: all known ones on the devices, what these"
+    " lack in host memory, if there is any, and what both lack in Redis, if HiCache answers.",
+    ["tier"],
+)
+_HITS = Counter(
+    "chunkmesh_prefix_cache_hit_tokens",
     "Tokens that were not computed, by where they were found: on the devices, in the stages' host"
     " memory or in Redis.",
     ["tier"],
@@ -39,23 +45,13 @@ _TIMED_OUT = Counter(
 )
 _PAGES = Gauge(
     "chunkmesh_device_pages",
-    "Pages of the route: in_use, cached (free, with contents that a request may find) and free.",
+    "Pages of all routes: in_use, cached (free, with contents that a request may find) and free.",
     ["state"],
 )
 _HOST_PAGES = Gauge(
     "chunkmesh_host_pages",
     "Pages in host memory: in_use (cannot be evicted), cached (with contents) and free.",
     ["state"],
-)
-_LOAD_BANDWIDTH = Gauge(
-    "chunkmesh_load_bytes_per_second",
-    "What a stage reads from Redis in loads, the time until the first byte included; lately.",
-    ["stage"],
-)
-_HOST_BANDWIDTH = Gauge(
-    "chunkmesh_host_bytes_per_second",
-    "What a stage copies from host memory to its device in loads; lately.",
-    ["stage"],
 )
 
 
@@ -70,12 +66,15 @@ class CacheReport:
         """Tell what has changed."""
         told, cache = self._told, now.cache
         self._told = cache
-        for tier, count, before in (
-            ("device", cache.device_hit_tokens, told.device_hit_tokens),
-            ("host", cache.host_hit_tokens, told.host_hit_tokens),
-            ("redis", cache.redis_hit_tokens, told.redis_hit_tokens),
+        for counter, tier, count, before in (
+            (_QUERIES, "device", cache.device_query_tokens, told.device_query_tokens),
+            (_QUERIES, "host", cache.host_query_tokens, told.host_query_tokens),
+            (_QUERIES, "redis", cache.redis_query_tokens, told.redis_query_tokens),
+            (_HITS, "device", cache.device_hit_tokens, told.device_hit_tokens),
+            (_HITS, "host", cache.host_hit_tokens, told.host_hit_tokens),
+            (_HITS, "redis", cache.redis_hit_tokens, told.redis_hit_tokens),
         ):
-            _HIT_TOKENS.labels(tier).inc(count - before)
+            counter.labels(tier).inc(count - before)
         _EVICTED_PAGES.inc(cache.evicted_pages - told.evicted_pages)
         _HOST_EVICTED_PAGES.inc(cache.host_evicted_pages - told.host_evicted_pages)
         _HOST_DROPPED_PAGES.inc(cache.host_dropped_pages - told.host_dropped_pages)
@@ -90,12 +89,6 @@ class CacheReport:
         _HOST_PAGES.labels("in_use").set(now.num_host_held_pages)
         _HOST_PAGES.labels("cached").set(num_cached)
         _HOST_PAGES.labels("free").set(now.num_host_pages - now.num_host_cached_pages)
-        for gauge, rates in (
-            (_LOAD_BANDWIDTH, now.load_bytes_per_s),
-            (_HOST_BANDWIDTH, now.host_bytes_per_s),
-        ):
-            for stage, bytes_per_s in enumerate(rates):
-                gauge.labels(stage).set(bytes_per_s)
 
 
 def cache_info(now: Snapshot) -> pb.CacheInfo:

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Callable
 import structlog
 
 from chunkmesh.errors import CacheFault
+from chunkmesh.redis_metrics import REDIS_FAULTS
 from chunkmesh.store_thread import StoreThread
 from scheduler.leadership import (
     Event,
@@ -26,6 +27,7 @@ from scheduler.leadership import (
     Tick,
 )
 from scheduler.mesh_lease import MeshLease
+from scheduler.metrics import show_leads
 
 _log = structlog.get_logger(__name__)
 _TICK_S = 0.05
@@ -132,6 +134,7 @@ class Candidate:
                 lambda store: lease.exchange(store, exchange, asked_s)
             )
         except CacheFault as fault:
+            REDIS_FAULTS.labels("lease").inc()
             return StoreFailed(reason=str(fault))
 
     def _handle(self, event: Event) -> None:
@@ -149,6 +152,7 @@ class Candidate:
                     self._deeds.let_go(reason)
                 case _:
                     self._next = action
+        show_leads(self.leadership.term is not None)
 
     def _tell_fault(self, event: Event) -> None:
         """Log that Redis went away, and that it came back; once each."""

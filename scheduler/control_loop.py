@@ -22,10 +22,12 @@ from scheduler.chunk_report import ChunkReport
 from scheduler.engine import Engine
 from scheduler.engine_config import EngineConfig
 from scheduler.hicache_client import HiCacheClient
-from scheduler.metrics import RecoveryReport, count_preemptions, show_pipeline
+from scheduler.metrics import RecoveryReport, count_preemptions, show_chunks
 from scheduler.open_requests import OpenRequests
 from scheduler.page_keying import PageKeying
 from scheduler.parked import ROUTE_RETRY_S
+from scheduler.pipeline_metrics import PipelineReport
+from scheduler.request_metrics import show_census, take_observations
 from scheduler.request_stream import RequestStream
 from scheduler.timeline import Track
 from scheduler.worker_stream import WorkerStream
@@ -59,6 +61,7 @@ class ControlLoop:
         )
         self._cache_report = CacheReport()
         self._recovery_report = RecoveryReport()
+        self._pipeline_report = PipelineReport()
         self._cache = CacheCalls(hicache, self._handle)
         self._chunk_report = ChunkReport(
             engine_config.chunk_strategy, is_default=engine_config.is_default_strategy
@@ -229,7 +232,10 @@ class ControlLoop:
         now = self.engine.snapshot()
         count_preemptions(now.num_preemptions - self._num_preemptions)
         self._num_preemptions = now.num_preemptions
-        show_pipeline(now)
+        show_chunks(now)
+        show_census(self.engine.census())
+        take_observations(self.engine.observations)
+        self._pipeline_report.show(now.routes, self.workers.show())
         self._recovery_report.show(now, self.engine.recoveries.take_seconds())
         self._cache_report.show(now)
 

@@ -22,6 +22,7 @@ from chunkmesh.errors import ChunkMeshError, InvariantViolated, ModelFault
 from chunkmesh.logprobs import TokenLogprobs
 from scheduler.actions import Action, Failed, FenceStage, Output
 from scheduler.cache_answers import CacheAnswers
+from scheduler.census import Census
 from scheduler.chunking import ChunkStrategy
 from scheduler.dispatch import Dispatch
 from scheduler.engine_config import EngineConfig
@@ -42,6 +43,7 @@ from scheduler.events import (
 )
 from scheduler.fork import copies
 from scheduler.live_outputs import LiveOutputs
+from scheduler.observations import Observations
 from scheduler.output import aborted, chunk_done, finished, progress, push_token, tell_prompt
 from scheduler.prefixes import release_lease
 from scheduler.recoveries import Recoveries
@@ -119,6 +121,15 @@ class Engine:
             route.stores.flush()
         return self._go_on(now_s)
 
+    @property
+    def observations(self) -> Observations:
+        """What was seen since it was taken last."""
+        return self._routes.observations
+
+    def census(self) -> Census:
+        """Count the requests that run, and those that wait."""
+        return self._live.census()
+
     def snapshot(self) -> Snapshot:
         """Count what there is."""
         return snapshot_of(
@@ -192,7 +203,9 @@ class Engine:
         door = self._dispatch.door
         leaver = door.makes_room(spec)
         actions = [] if leaver is None else self._fail(*leaver)
-        request = Request(spec=spec, arrival=self._num_arrived, turn=door.take_turn(spec))
+        request = Request(
+            spec=spec, arrival=self._num_arrived, arrived_s=now_s, turn=door.take_turn(spec)
+        )
         self._num_arrived += 1
         self._live.add(request)
         return actions + self._dispatch.wait(request, now_s)

@@ -21,13 +21,14 @@ from scheduler.given_chunks import check_chunk_tokens
 from scheduler.hicache_client import HiCacheClient
 from scheduler.intake import Intake, prompt_bytes
 from scheduler.leadership import AnyLeadership
-from scheduler.metrics import count_request
 from scheduler.open_calls import OpenCalls
 from scheduler.parked import ROUTE_RETRY_S
+from scheduler.request_metrics import count_request, counted_refusals
 from scheduler.request_names import id_and_user, request_name
 from scheduler.request_stream import RequestStream
 from scheduler.server_info import ServedModel
 from scheduler.standby import RETRY_S, check_leads
+from scheduler.timeline import Track
 from scheduler.validation import KvPoolSize
 
 _Context = grpc.aio.ServicerContext[Any, Any]
@@ -63,8 +64,26 @@ class GenerationService(generation_pb2_grpc.GenerationServicer):
         self, request: pb.GenerateRequest, context: _Context
     ) -> AsyncIterator[pb.GenerateResponse]:
         """Run one request; the call's end, however it comes, is the request's end."""
-        call = self._calls.begin(context, time.monotonic())
         request_id = request.request_id or secrets.token_hex(8)
+        with counted_refusals():
+            name, stream, track = await self._begin(request, request_id, context)
+        epoch = self._loop.workers.registry.epoch
+        try:
+            async for response in replies.responses(request, request_id, stream, track.timings):
+                stream.offered_s = time.monotonic()
+                yield response
+                stream.offered_s = None
+        finally:
+            stream.offered_s = time.monotonic()
+            self._loop.forget(name, stream)
+            count_request(stream)
+            _log.info("request ended", request_id=request_id, epoch=epoch, **stream.summary())
+
+    async def _begin(
+        self, request: pb.GenerateRequest, request_id: str, context: _Context
+    ) -> tuple[str, RequestStream, Track]:
+        """Open a call, read its request and hand it to the engine, under its name there."""
+        call = self._calls.begin(context, time.monotonic())
         name = request_name(request_id, call.user)
         with self._calls.reading(prompt_bytes(request)):
             spec = await self._read(request, name, call.user)
@@ -83,17 +102,7 @@ class GenerationService(generation_pb2_grpc.GenerationServicer):
         track = self._loop.submit(spec, stream)
         # A task that is cancelled while it sends leaves its generator to the garbage collector.
         call.task.add_done_callback(lambda _task: self._loop.forget(name, stream))
-        epoch = self._loop.workers.registry.epoch
-        try:
-            async for response in replies.responses(request, request_id, stream, track.timings):
-                stream.offered_s = time.monotonic()
-                yield response
-                stream.offered_s = None
-        finally:
-            stream.offered_s = time.monotonic()
-            self._loop.forget(name, stream)
-            count_request(stream)
-            _log.info("request ended", request_id=request_id, epoch=epoch, **stream.summary())
+        return name, stream, track
 
     async def Abort(self, request: pb.AbortRequest, _context: _Context) -> pb.AbortResponse:
         """End a request; its Generate call sends the end.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from scheduler.census import Census, census
 from scheduler.request import Request
 
 
@@ -35,6 +36,10 @@ class LiveOutputs:
         """Return the outputs that wait for a route or run on it, by rank."""
         outputs = (each for group in self._outputs.values() for each in group.values())
         return sorted((each for each in outputs if each.epoch == epoch), key=lambda each: each.rank)
+
+    def census(self) -> Census:
+        """Count the requests that run, and those that wait."""
+        return census(outputs.values() for outputs in self._outputs.values())
 
     def add(self, *requests: Request) -> None:
         """Take outputs in; children of a request come in order."""

@@ -6,11 +6,15 @@ import dataclasses
 
 import structlog
 
-from scheduler import route_metrics
+from chunkmesh.layers import LayerRange
+from chunkmesh.v1 import stage_pb2 as pb
+from scheduler import codec, route_metrics
 from scheduler.decisions import RouteStands
 from scheduler.events import RouteFormed
 from scheduler.fit_report import tell_fits
+from scheduler.pipeline_metrics import observe_microbatch
 from scheduler.pipeline_time import LinkTime
+from scheduler.registry import Registry
 from scheduler.stage_fit import StageFit, pipeline_latency
 from scheduler.timeline import Timeline
 from scheduler.worker_hello import WorkerHello
@@ -52,6 +56,10 @@ class LiveRoute:
             fingerprint=stands.fingerprint,
         )
 
+    def capacity_pages(self, page_tokens: int) -> tuple[int, ...]:
+        """Return how many pages each stage has room for."""
+        return tuple(each.kv_capacity_tokens // page_tokens for each in self.workers)
+
     def stage_of(self, worker_id: str) -> int | None:
         """Return a worker's place; None if it has none here."""
         worker_ids = self.stands.worker_ids
@@ -66,12 +74,15 @@ class LiveRoutes:
         self.timeline = Timeline(max_microbatches=_MAX_TIMELINE)
         self.by_epoch: dict[int, LiveRoute] = {}
         """The longest standing first."""
+        self.layers: tuple[LayerRange, ...] = ()
+        """Those of each stage, on the route that was formed last."""
 
     def add(self, route: LiveRoute) -> None:
         """Take in a route that stands now."""
         num_stages, num_pages = len(route.workers), route.stands.num_pages
         _log.info("route stands", epoch=route.epoch, stages=num_stages, pages=num_pages)
         self.by_epoch[route.epoch] = route
+        self.layers = tuple(worker.layers for worker in route.workers)
         self.timeline.begin(route.epoch, num_stages)
         tell_fits(route.fits)
         self._show_fits()
@@ -83,6 +94,20 @@ class LiveRoutes:
         self.timeline.end(epoch)
         route_metrics.count_lost_route()
         self._show_fits()
+
+    def hear_ack(self, ack: pb.Ack, stage: int, *, heard_s: float) -> None:
+        """Record when a stage of a route worked."""
+        times = codec.times_from(ack)
+        taken = self.timeline.acked(ack.epoch, stage, ack.seq_no, times, heard_s=heard_s)
+        if taken is not None:
+            observe_microbatch(stage, taken)
+
+    def show(self, registry: Registry) -> dict[int, tuple[int, ...]]:
+        """Bring metrics up to who is attached; return each stage's capacity in pages, by epoch."""
+        route_metrics.show_workers(registry)
+        route_metrics.show_stages(self.layers, registry)
+        routes, page_tokens = self.by_epoch.items(), registry.page_tokens
+        return {epoch: route.capacity_pages(page_tokens) for epoch, route in routes}
 
     def _show_fits(self) -> None:
         """Bring the metrics of latencies up to the routes that stand."""

@@ -16,6 +16,7 @@ from scheduler.chunking import ChunkStrategy
 from scheduler.decode_groups import DecodeGroups
 from scheduler.engine_config import ChunkStrategyName, EngineConfig
 from scheduler.events import Acked, RouteFormed
+from scheduler.observations import Observations
 from scheduler.outlook import Outlook
 from scheduler.pace import Pace
 from scheduler.part import Part, work_of
@@ -35,10 +36,11 @@ class Microbatches:
         config: EngineConfig,
         rows: Rows,
         chunks: ChunkStrategy | None = None,
+        observations: Observations | None = None,
     ) -> None:
         """Begin with nobody; cut by chunks if given, whatever config asks for.
 
-        rows are those of the route.
+        rows are those of the route; what was sent is noted in observations.
         """
         num_stages = formed.num_stages
         window = config.window(num_stages)
@@ -54,6 +56,7 @@ class Microbatches:
         shorten_chunks = self.choice.strategy == "optimal"
         self._outlook = Outlook(window=window, shorten_chunks=shorten_chunks)
         self._budget = _budget(formed, config, self.choice.strategy, chunks)
+        self._observations = observations or Observations()
         self._prefilling: dict[Request, None] = {}
         """Outputs in PREFILL, in the order in which they began; of several outputs of one prompt
         the first."""
@@ -103,6 +106,8 @@ class Microbatches:
         for part in parts:
             request = part.request
             request.num_in_flight += 1
+            if part.is_chunk:
+                self._observations.chunk_tokens.append(part.end - part.start)
             if not request.table.num_named or part.num_samples > 1:
                 self._rows.name(request.rows[: max(part.num_samples, 1)])
         work, seq_no = work_of(parts), self.pipeline.send(parts)

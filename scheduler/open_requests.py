@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 from scheduler.actions import Failed, Finished, Output, Progress, PromptLogprobs
+from scheduler.request_metrics import observe_token
 from scheduler.request_names import id_and_user
 from scheduler.request_stream import RequestStream
 from scheduler.timeline import Track, to_us
@@ -63,7 +64,9 @@ class OpenRequests:
             case PromptLogprobs():
                 stream.prompt_logprobs(news)
             case Output():
-                stream.output(news, now_s)
+                time_taken = stream.output(news, now_s)
+                if time_taken is not None:
+                    observe_token(time_taken)
             case Finished():
                 stream.finish(news)
                 if stream.has_finished:

@@ -35,10 +35,13 @@ class OutputRecord:
         """Return the time between each token and the next."""
         return [late - early for early, late in itertools.pairwise(self._token_times_s)]
 
-    def add(self, output: Output, now_s: float) -> None:
-        """Take new output."""
+    def add(self, output: Output, now_s: float) -> float | None:
+        """Take new output; return the time since the token before, if both have one."""
+        times_s = self._token_times_s
+        gap_s = now_s - times_s[-1] if times_s and output.token_ids else None
         self._token_times_s.extend(now_s for _ in output.token_ids)
         self.ids.extend(output.token_ids)
         self.text_parts.append(output.text)
         if output.logprobs is not None:
             self.logprobs.append(output.logprobs)
+        return gap_s

@@ -132,6 +132,7 @@ class Prefixes:
         self._pages.take_cached(found)
         table = request.table
         table.num_device_pages, table.generation = num_found, self._pages.generation
+        self._count_queries(request, num_found)
         self._counts.device_hit_tokens += num_found * self._config.page_tokens
         partial, table.lacking_stages = self._found.partial_run(request, num_found)
         self._pages.take_cached(partial)
@@ -242,6 +243,19 @@ class Prefixes:
         """Forget a load; what it has ordered of host pages stands before any later order."""
         self.loads.close(load)
         self._host.release(load.host_ids)
+
+    def _count_queries(self, request: Request, num_found: int) -> None:
+        """Count what an output asks of each tier, num_found pages being on the devices."""
+        if request.needs_whole_prompt:
+            return
+        page_tokens = self._config.page_tokens
+        lacking = request.known_tokens - num_found * page_tokens
+        self._counts.device_query_tokens += request.known_tokens
+        if self._host.num_pages:
+            self._counts.host_query_tokens += lacking
+        if request.was_matched:
+            in_host = max(num_found, self._found.in_host(request)) * page_tokens
+            self._counts.redis_query_tokens += request.known_tokens - in_host
 
     def _count_usable(self, request: Request) -> int:
         """Count the leading pages that an output would take from the devices now.

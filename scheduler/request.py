@@ -76,6 +76,8 @@ class Request:
     """0 <= child < spec.num_outputs."""
     arrival: int = 0
     """How many requests arrived before it."""
+    arrived_s: float = 0.0
+    """When it did, on the scheduler's clock."""
     turn: int = 0
     """When it is served among those of its priority, >= 0 (fair_turns.py)."""
     state: RequestState = RequestState.WAITING

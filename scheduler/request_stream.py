@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from collections.abc import Callable
+from typing import NamedTuple
 
 from chunkmesh.errors import ChunkMeshError, SlowReader
 from chunkmesh.logprobs import TokenLogprobs
@@ -13,6 +14,15 @@ from scheduler.output_record import OutputRecord
 
 _ID_BYTES = 5
 """Of a token id in a message, at most."""
+
+
+class TokenTime(NamedTuple):
+    """How long a client has waited for a token; a tuple, as one is made for each."""
+
+    since_arrival_s: float | None
+    """If it is the first of its request."""
+    gap_s: float | None
+    """Since the one before it of the same output, if there is one."""
 
 
 @dataclasses.dataclass(slots=True, kw_only=True)
@@ -74,8 +84,10 @@ class RequestStream:
         self._max_unread_bytes = max_unread_bytes
         self._on_slow = on_slow
         self._news = asyncio.Event()
-        self._failure = "gone"
-        """Why it ended before all outputs did: the error's name, or that the client is gone."""
+        self.error: ChunkMeshError | None = None
+        """Why it ended before all outputs did; None says that the client is gone, if it did."""
+        self._has_begun = False
+        """Whether there is a token."""
 
     @property
     def has_finished(self) -> bool:
@@ -93,6 +105,11 @@ class RequestStream:
         return min((output.ttft_ms for output in self.outputs if output.ids), default=0.0)
 
     @property
+    def e2e_ms(self) -> float:
+        """Time from arrival to the last token of any output; 0 without one."""
+        return max(output.e2e_ms for output in self.outputs)
+
+    @property
     def itl_p50_ms(self) -> float:
         """Median gap between tokens of the same output; 0 without one."""
         gaps = sorted(gap for output in self.outputs for gap in output.gaps_s())
@@ -106,7 +123,7 @@ class RequestStream:
         """
         ends = [output.end for output in self.outputs if output.end is not None]
         if len(ends) < len(self.outputs):
-            return self._failure
+            return "gone" if self.error is None else type(self.error).__name__
         return ",".join(sorted({end.reason for end in ends}))
 
     def summary(self) -> dict[str, str | int | float | None]:
@@ -136,9 +153,9 @@ class RequestStream:
         self._news.set()
         self._count_unread(_logprob_bytes(logprobs.logprobs))
 
-    def output(self, output: Output, now_s: float) -> None:
-        """Take new output."""
-        self.outputs[output.child].add(output, now_s)
+    def output(self, output: Output, now_s: float) -> TokenTime | None:
+        """Take new output; return how long its token took, if it has one."""
+        gap_s = self.outputs[output.child].add(output, now_s)
         news = self._news_of(output.child)
         news.token_ids.extend(output.token_ids)
         news.text += output.text
@@ -147,6 +164,10 @@ class RequestStream:
             news.logprobs.append(output.logprobs)
         num_bytes = _ID_BYTES * len(output.token_ids) + len(output.text)
         self._count_unread(num_bytes + _logprob_bytes(output.logprobs))
+        if not output.token_ids:
+            return None
+        is_first, self._has_begun = not self._has_begun, True
+        return TokenTime(now_s - self.arrived_s if is_first else None, gap_s)
 
     def finish(self, finished: Finished) -> None:
         """Take the end of an output."""
@@ -156,13 +177,13 @@ class RequestStream:
 
     def fail(self, error: ChunkMeshError) -> None:
         """Take the end by an error."""
-        self._failure = type(error).__name__
+        self.error = error
         self._update.error = error
         self._news.set()
 
     def give_up(self, error: ChunkMeshError) -> None:
         """Drop what waits: the call is being ended with an error."""
-        self._failure = type(error).__name__
+        self.error = error
         self._update, self._unread_bytes = Update(), 0
 
     async def next_update(self) -> Update:

@@ -27,6 +27,7 @@ from scheduler.fork import fork
 from scheduler.given_chunks import given_ends
 from scheduler.loads import Load, Loads
 from scheduler.microbatches import Microbatches
+from scheduler.observations import Observations
 from scheduler.part import Part
 from scheduler.prefill import Prefill
 from scheduler.prefixes import Prefixes, release_lease
@@ -50,22 +51,24 @@ class Route:
         chunks: ChunkStrategy | None = None,
         tiers: Tiers | None = None,
         counts: CacheCounts | None = None,
+        observations: Observations | None = None,
     ) -> None:
         """Begin with all pages and rows free; cut by chunks if given, whatever config asks for.
 
         tiers are of the same memory, with what the workers still hold; without, they hold nothing.
-        counts are of what the caches are good for.
+        counts are of what the caches are good for, observations what else operators want to see.
         """
         self.epoch = formed.epoch
         self.num_stages = formed.num_stages
         self.pool_ids = formed.pool_ids
         counts = counts or CacheCounts()
+        self._observations = observations or Observations()
         self.tiers = tiers or Tiers(
             num_pages=formed.num_pages, num_host_pages=formed.num_host_pages
         )
         self.pages = self.tiers.device
         self.rows = Rows(config.max_running_requests, epoch=formed.epoch)
-        self.microbatches = Microbatches(formed, config, self.rows, chunks)
+        self.microbatches = Microbatches(formed, config, self.rows, chunks, self._observations)
         self.pace = self.microbatches.pace
         self.stores = Stores(
             epoch=formed.epoch,
@@ -98,6 +101,8 @@ class Route:
 
     def admit(self, request: Request, *, now_s: float) -> list[Action]:
         """Give an output its row and pages, and begin with its first chunk or wait for its load."""
+        if request.is_new:
+            self._observations.queue_s.append(now_s - request.arrived_s)
         page_ids = self.prefixes.take_pages(request, pages_at_start(request, self._config))
         rows = self.rows.take(len(request.children))
         request.take_place(rows, page_ids, page_tokens=self._config.page_tokens)

@@ -10,6 +10,7 @@ from typing import Literal
 
 from prometheus_client import Counter, Gauge
 
+from chunkmesh.layers import LayerRange
 from scheduler.registry import Registry
 from scheduler.stage_fit import StageFit
 
@@ -21,6 +22,12 @@ _WORKERS = Gauge("chunkmesh_workers", "Attached workers, by what they do.", ["st
 _LOST_ROUTES = Counter("chunkmesh_lost_routes", "Routes that stood and broke.")
 _LOST_WORKERS = Counter(
     "chunkmesh_lost_workers", "Workers lost without having said that they leave.", ["cause"]
+)
+_STAGE_UP = Gauge(
+    "chunkmesh_stage_up",
+    "Whether a worker of the stage's layers is attached and does not leave, 1 or 0; stages are"
+    " those of the route that was formed last.",
+    ["stage"],
 )
 _ERROR = Gauge(
     "chunkmesh_stage_fit_median_error_ratio",
@@ -58,6 +65,18 @@ def show_workers(registry: Registry) -> None:
         ("spare", len(registry.workers.keys() - in_route - leaving)),
     ):
         _WORKERS.labels(state=state).set(num_workers)
+
+
+def show_stages(layers: Sequence[LayerRange], registry: Registry) -> None:
+    """Show which stages of a mesh that is cut into these layers have a worker."""
+    _STAGE_UP.clear()
+    held = {
+        worker.layers
+        for worker_id, worker in registry.workers.items()
+        if worker_id not in registry.leaving
+    }
+    for stage, each in enumerate(layers):
+        _STAGE_UP.labels(stage).set(each in held)
 
 
 def show_fits(routes: Sequence[Sequence[StageFit]]) -> None:

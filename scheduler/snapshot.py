@@ -21,6 +21,13 @@ class RouteCounts:
     num_waiting: int
     num_running: int
     num_in_flight: int
+    num_pages: int
+    bubble_ratios: tuple[float, ...]
+    """Share of the time with work in which each stage waited lately; empty before any."""
+    load_bytes_per_s: tuple[float, ...]
+    """What each stage has measured of Redis; 0 before its first load."""
+    host_bytes_per_s: tuple[float, ...]
+    """What each stage has measured of copies from host memory; 0 before the first."""
     latency: PipelineLatency | None
     """What its chunks are planned with now, refits included."""
     num_refits: tuple[int, ...]
@@ -34,6 +41,10 @@ class RouteCounts:
             num_waiting=len(route.queue),
             num_running=route.rows.num_taken,
             num_in_flight=route.microbatches.pipeline.num_in_flight,
+            num_pages=route.pages.num_pages,
+            bubble_ratios=route.pace.use.bubble_ratios,
+            load_bytes_per_s=route.prefixes.rates.redis.bytes_per_s,
+            host_bytes_per_s=route.prefixes.rates.host.bytes_per_s,
             latency=route.pace.latency,
             num_refits=tuple(route.pace.num_refits),
         )
@@ -92,8 +103,6 @@ class Snapshot:
     """What chunks are planned with now, refits included."""
     num_refits: tuple[int, ...] = ()
     """How often each stage's latency was replaced."""
-    bubble_ratios: tuple[float, ...] = ()
-    """Share of the time with work in which each stage waited lately; empty before any."""
 
 
 def snapshot_of(routes: Sequence[Route], engine: Snapshot) -> Snapshot:
@@ -128,5 +137,4 @@ def _of_first(route: Route, engine: Snapshot) -> Snapshot:
         host_bytes_per_s=route.prefixes.rates.host.bytes_per_s,
         latency=route.pace.latency,
         num_refits=tuple(route.pace.num_refits),
-        bubble_ratios=route.pace.use.bubble_ratios,
     )

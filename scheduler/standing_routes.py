@@ -10,6 +10,7 @@ from scheduler.chunking import ChunkStrategy
 from scheduler.engine_config import EngineConfig
 from scheduler.events import Acked, Loaded, RouteFormed, Stored
 from scheduler.kept_pages import KeptPages
+from scheduler.observations import Observations
 from scheduler.route import Route
 
 MAX_REMEMBERED = 1024
@@ -23,6 +24,7 @@ class StandingRoutes:
     def __init__(self, config: EngineConfig, chunks: ChunkStrategy | None) -> None:
         """Begin with none; cut by chunks if given, whatever config asks for."""
         self.counts = CacheCounts()
+        self.observations = Observations()
         self.latest_epoch = 0
         """The highest that was formed."""
         self._config, self._chunks = config, chunks
@@ -91,7 +93,7 @@ class StandingRoutes:
                 f"latency of {event.latency.num_stages} stages, the route has {event.num_stages}"
             )
         tiers = self._kept.take(event)
-        route = Route(event, self._config, self._chunks, tiers, self.counts)
+        route = Route(event, self._config, self._chunks, tiers, self.counts, self.observations)
         self._remember(event.epoch)
         self.latest_epoch = max(self.latest_epoch, event.epoch)
         self._fingerprint = event.fingerprint or self._fingerprint

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 from array import array
+from typing import NamedTuple
 
 from scheduler.actions import SendMicrobatch
 
@@ -29,6 +30,15 @@ class AckTimes:
     compute_us: int
     send_us: int
     """Time that the last finished send took; 0 on the last stage."""
+
+
+class MeasuredTime(NamedTuple):
+    """How long a stage has computed one microbatch; a tuple, as one is made for each."""
+
+    measured_s: float
+    """> 0."""
+    predicted_s: float | None
+    """None if nothing was expected."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,11 +206,11 @@ class Timeline:
 
     def acked(
         self, epoch: int, stage: int, seq_no: int, times: AckTimes, *, heard_s: float
-    ) -> float | None:
+    ) -> MeasuredTime | None:
         """Note one stage's times; heard_s is the scheduler's clock. Repeats are dropped.
 
         Returns:
-            Predicted over measured compute time, if both are known.
+            Measured compute time, if that is news, and what was expected.
         """
         route = self._routes.get(epoch)
         if route is None:
@@ -213,8 +223,10 @@ class Timeline:
         sent.acks[stage] = times
         if len(sent.acks) == route.num_stages:
             del route.in_flight[seq_no]
-        is_known = bool(sent.predicted_us) and times.compute_us > 0
-        return sent.predicted_us[stage] / times.compute_us if is_known else None
+        if times.compute_us <= 0:
+            return None
+        predicted_s = sent.predicted_us[stage] / 1e6 if sent.predicted_us else None
+        return MeasuredTime(times.compute_us / 1e6, predicted_s)
 
 
 def to_us(time_s: float) -> int:

@@ -29,7 +29,6 @@ from scheduler.decisions import (
     SendStandBy,
 )
 from scheduler.live_route import LiveRoute, LiveRoutes
-from scheduler.metrics import observe_prediction
 from scheduler.page_keying import PageKeying
 from scheduler.prospect import Patience
 from scheduler.registry import Registry
@@ -150,6 +149,10 @@ class Workers:
         if stream is not None:
             asyncio.get_running_loop().call_soon(self.lose_stream, stream, reason, "fenced")
 
+    def show(self) -> dict[int, tuple[int, ...]]:
+        """Bring metrics up to who is attached; return each stage's capacity in pages, by epoch."""
+        return self._live.show(self.registry)
+
     def close(self, reason: str = "the scheduler is shutting down") -> None:
         """Give all workers up; they will look for another scheduler."""
         streams = self._streams.pop_all()
@@ -215,10 +218,7 @@ class Workers:
         if stage is None:
             return
         acked = codec.acked_from(ack, stage)
-        times, heard_s = codec.times_from(ack), time.monotonic()
-        ratio = self.timeline.acked(ack.epoch, stage, ack.seq_no, times, heard_s=heard_s)
-        if ratio is not None:
-            observe_prediction(stage, ratio)
+        self._live.hear_ack(ack, stage, heard_s=time.monotonic())
         self._on_event(acked)
 
     def _hear_cache(self, worker_id: str, message: pb.AttachRequest) -> None:
@@ -264,8 +264,6 @@ class Workers:
                     self._await(decision)
                 case _:
                     assert_never(decision)
-        if decisions:
-            route_metrics.show_workers(self.registry)
 
     def _join(self, join: SendJoin) -> None:
         """Send a Join with what the whole route has in common."""

@@ -13,6 +13,7 @@ from chunkmesh.page_record import PageFormat
 from chunkmesh.token_counts import TokenCounts
 from chunkmesh.v1 import common_pb2
 from chunkmesh.v1 import stage_pb2 as pb
+from stage_worker.compute import CopyPages
 from stage_worker.element_type import dtype_name
 from stage_worker.identity import Identity
 from stage_worker.orders import (
@@ -83,6 +84,11 @@ def _profile_point(point: ProfilePoint) -> pb.ProfilePoint:
     return pb.ProfilePoint(
         start=shape.prefix_tokens, num_tokens=shape.chunk_tokens, compute_us=point.compute_us
     )
+
+
+def copy_pages_from(message: pb.CopyPages) -> CopyPages:
+    """Read an order to copy pages."""
+    return CopyPages(source_ids=tuple(message.source_ids), target_ids=tuple(message.target_ids))
 
 
 def microbatch_from(message: pb.Microbatch) -> Microbatch:

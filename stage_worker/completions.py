@@ -15,8 +15,10 @@ from collections.abc import Callable
 from chunkmesh import left_threads
 from chunkmesh.logprobs_codec import to_message
 from chunkmesh.v1 import stage_pb2 as pb
+from stage_worker import metrics
 from stage_worker.host_copies import Restored
 from stage_worker.launched import Computed, Finished, Launched
+from stage_worker.stage_use import StageUse
 
 MOST_LAUNCHED = 2
 """Microbatches on the device: one that it works on, one behind it."""
@@ -42,9 +44,16 @@ class Completions:
     """Owner of the thread that waits; the other methods are the compute thread's."""
 
     def __init__(
-        self, acked: Callable[[pb.Ack], None], crashed: Callable[[BaseException], None]
+        self,
+        acked: Callable[[pb.Ack], None],
+        crashed: Callable[[BaseException], None],
+        use: StageUse | None = None,
     ) -> None:
-        """Prepare; start() begins. acked and crashed are called on either thread."""
+        """Prepare; start() begins. acked and crashed are called on either thread.
+
+        use hears when the device was busy.
+        """
+        self._use = use or StageUse()
         self._acked = acked
         self._crashed = crashed
         self._ended_s = 0.0
@@ -66,6 +75,7 @@ class Completions:
 
     def add(self, begun: Begun) -> None:
         """Take a microbatch whose end is to be told."""
+        self._use.launched()
         if isinstance(begun.launched, Computed) and not self._waiting:
             self._tell(begun, begun.launched.wait())
             return
@@ -117,6 +127,10 @@ class Completions:
         """
         idle_s = max(begun.asked_s, self._ended_s)
         self._ended_s = finished.ended_s
+        self._use.ended(finished.started_s, finished.ended_s)
+        restored_bytes = sum(each.num_bytes for each in begun.restored)
+        restore_s = sum(each.took_s() for each in begun.restored)
+        metrics.count_restored(restored_bytes, restore_s)
         output = finished.output
         self._acked(
             pb.Ack(
@@ -131,7 +145,7 @@ class Completions:
                 sampled_logprobs=map(to_message, output.sampled_logprobs),
                 prompt_logprobs=map(to_message, output.prompt_logprobs),
                 without_choice=output.without_choice,
-                restored_bytes=sum(each.num_bytes for each in begun.restored),
-                restore_us=sum(int(1e6 * each.took_s()) for each in begun.restored),
+                restored_bytes=restored_bytes,
+                restore_us=int(1e6 * restore_s),
             )
         )

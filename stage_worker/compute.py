@@ -26,6 +26,7 @@ from stage_worker.orders import Microbatch
 from stage_worker.page_io import PageIO
 from stage_worker.page_jobs import StoreJob
 from stage_worker.stage import Stage
+from stage_worker.stage_use import StageUse
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +44,8 @@ class BeginEpoch:
     epoch: int
     num_pages: int
     page_tokens: int
+    stage_index: int = 0
+    """Which stage of its route."""
     done: Callable[[], object]
     """Called on the compute thread when the pool stands."""
     is_over: Callable[[], bool] = lambda: False
@@ -123,7 +126,9 @@ class Compute:
         self._copier = stage if isinstance(stage, CopyingStage) else LayerCopies(stage)
         self._restored: list[Restored] = []
         """Since the last microbatch."""
-        self._completions = Completions(listener.acked, listener.crashed)
+        self.use = StageUse()
+        """What this thread and the device do with their time."""
+        self._completions = Completions(listener.acked, listener.crashed, self.use)
         self._page_io = page_io
         self._listener = listener
         self._orders: queue.SimpleQueue[Order] = queue.SimpleQueue()
@@ -154,7 +159,9 @@ class Compute:
         """Take orders until Stop."""
         try:
             while not isinstance(order := self._orders.get(), Stop):
+                self.use.begin("work")
                 self._obey(order)
+                self.use.begin("starved")
         except BaseException as error:  # noqa: BLE001 - the thread's boundary: handed on, not kept
             self._listener.crashed(error)
 
@@ -167,6 +174,7 @@ class Compute:
             case BeginEpoch():
                 self._completions.drain()
                 self._allocate(order)
+                self.use.join(order.stage_index)
                 self._epoch, self._is_over = order.epoch, order.is_over
                 self._links = UseLinks(inbound=None, outbound=None)
                 order.done()
@@ -204,13 +212,16 @@ class Compute:
         inbound, outbound = self._links.inbound, self._links.outbound
         self._completions.make_room()
         asked_s = time.monotonic()
+        self.use.begin("bubble")
         hidden_in = inbound.take(microbatch.seq_no) if inbound else None
         if inbound and hidden_in is not None and hidden_in.shape[0] != microbatch.num_tokens:
             raise LinkError(
                 f"activation {microbatch.seq_no} has {hidden_in.shape[0]} tokens, "
                 f"its microbatch {microbatch.num_tokens}"
             )
+        self.use.begin("blocked")
         hidden_out = outbound.acquire(microbatch.num_tokens) if outbound else None
+        self.use.begin("work")
         launched = self._launcher.launch(microbatch, hidden_in, hidden_out)
         if inbound:
             inbound.release(microbatch.seq_no)

@@ -13,6 +13,7 @@ from chunkmesh.errors import LinkError
 from chunkmesh.transports.base import LinkSpec, Receiver, Sender, Transport
 from chunkmesh.transports.slots import InboundSlots, OutboundSlots
 from chunkmesh.v1 import stage_pb2 as pb
+from stage_worker import metrics
 from stage_worker.preferred_peer import PreferredPeer
 from stage_worker.stage import StageDescription
 
@@ -111,6 +112,7 @@ class Links:
             num_slots=self._num_slots,
             device=self._device,
             on_fault=lambda error: self._on_fault(pb.FAULT_SIDE_OUTBOUND, str(error)),
+            on_sent=metrics.sends_of(self._join.stage_index, sender.transport),
         )
         self._tasks.append(self._spawn(self.outbound.run()))
         return Formed(transport=sender.transport, rtt_us=sender.rtt_us)

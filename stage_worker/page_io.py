@@ -11,11 +11,11 @@ from __future__ import annotations
 import collections
 import dataclasses
 import threading
+import time
 from collections.abc import Callable, Sequence
 
-from prometheus_client import Counter
-
 from chunkmesh.page_record import EncodedPage, PageFormat, PageMemory
+from stage_worker import metrics
 from stage_worker.orders import StorePage
 from stage_worker.page_jobs import (
     LoadJob,
@@ -31,13 +31,8 @@ from stage_worker.page_store import PageReader, PageStore
 from stage_worker.staging import StagedLoad, Staging
 from stage_worker.store_access import StoreAccess
 
-_NOT_STORED = Counter(
-    "chunkmesh_pages_not_stored", "Full pages that were to be stored and were not.", ["reason"]
-)
-_DROPPED_PAGES = _NOT_STORED.labels(reason="no room")
-"""For lack of room in the queue."""
-_REFUSED_PAGES = _NOT_STORED.labels(reason="redis")
-"""Redis did not take them, or they were not tried because it was away or their epoch was over."""
+_DROPPED_PAGES = metrics.NOT_STORED_PAGES.labels(reason="no room")
+_REFUSED_PAGES = metrics.NOT_STORED_PAGES.labels(reason="redis")
 
 
 class PageIO:
@@ -69,8 +64,7 @@ class PageIO:
         self._form: PageFormat | None = None
         self._epoch = 0
         self._staging = Staging(limits.staging_bytes, pinned=limits.pinned)
-        self._store_bytes = 0
-        self._max_store_bytes = limits.store_bytes
+        self._store_bytes, self._max_store_bytes = 0, limits.store_bytes
         self._loads: collections.deque[LoadJob] = collections.deque()
         """Those with pages that no thread has begun; threads take groups of them in turn."""
         self._running: dict[int, LoadJob] = {}
@@ -259,7 +253,7 @@ class PageIO:
         self._report(job.result(why_not_all))
 
     def _run_store(self, job: StoreJob, store: PageStore | None, memory: PageMemory) -> None:
-        stored: list[int] = []
+        begun_s, stored = time.monotonic(), list[int]()
         for group in equal_groups(len(job.pages), job.page_bytes):
             if store is None or not self._access.takes_pages:
                 break
@@ -270,6 +264,7 @@ class PageIO:
             stored.extend(group.start + i for i, there in enumerate(written) if there)
         if store is not None:
             _REFUSED_PAGES.inc(len(job.pages) - len(stored))
+            metrics.count_store(len(stored), job.page_bytes, time.monotonic() - begun_s)
         with self._changed:
             self._store_bytes -= job.num_bytes
             if job.epoch == self._epoch:

@@ -11,7 +11,6 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
-from prometheus_client import Counter
 
 from chunkmesh.page_record import (
     EncodedPage,
@@ -21,6 +20,7 @@ from chunkmesh.page_record import (
     encode_page,
 )
 from chunkmesh.stored_page import PageRead
+from stage_worker import metrics
 from stage_worker.host_pages import HostPages
 from stage_worker.orders import StorePage
 from stage_worker.page_store import PageReader
@@ -33,12 +33,6 @@ _GROUP_BYTES = 16 << 20
 _FIRST_GROUP_BYTES = 1 << 20
 """Of a load; each group has twice as much as the one before. So a load that has to end early has
 something, and a long one still reads in large pieces."""
-
-_NOT_LOADED = Counter(
-    "chunkmesh_pages_not_loaded",
-    "Cached pages that were to be loaded and were not, by what ended their load.",
-    ["reason"],
-)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,14 +147,16 @@ class LoadJob:
         num_pages = self.staged.num_pages or 0
         if num_pages < len(self.digests):
             reason = why_not_all or self._why_not_all
-            _NOT_LOADED.labels(reason=reason).inc(len(self.digests) - num_pages)
+            metrics.NOT_LOADED_PAGES.labels(reason=reason).inc(len(self.digests) - num_pages)
+        num_bytes, took_s = num_pages * self.staged.page_bytes, time.monotonic() - self.begun_s
+        metrics.count_load(num_pages, num_bytes, took_s)
         return LoadResult(
             load_id=self.staged.load_id,
             num_pages=len(self.staged.host_ids) + num_pages,
             num_host_pages=len(self.staged.host_ids),
             bad_digests=self.bad_digests,
-            num_bytes=num_pages * self.staged.page_bytes,
-            took_us=round(1e6 * (time.monotonic() - self.begun_s)),
+            num_bytes=num_bytes,
+            took_us=round(1e6 * took_s),
         )
 
 

@@ -22,7 +22,7 @@ from chunkmesh.v1 import stage_pb2 as pb
 from chunkmesh.v1 import stage_pb2_grpc
 from stage_worker import codec
 from stage_worker.cache_orders import CacheOrders
-from stage_worker.compute import BeginEpoch, Compute, CopyPages, ForgetRow, UseLinks
+from stage_worker.compute import BeginEpoch, Compute, ForgetRow, UseLinks
 from stage_worker.highest_term import HighestTerm
 from stage_worker.identity import Identity
 from stage_worker.links import Links, NotFormed
@@ -192,6 +192,7 @@ class Session:
         """Say that this worker lives."""
         while True:
             await asyncio.sleep(HEARTBEAT_S)
+            self._compute.use.tell()
             if self._outbox:  # what waits says the same, and must not pile up behind a slow peer
                 continue
             self.say(pb.AttachRequest(heartbeat=pb.Heartbeat(last_seq_no=self._last_seq_no)))
@@ -202,10 +203,7 @@ class Session:
             case "microbatch":
                 self._compute.put(codec.microbatch_from(response.microbatch))
             case "copy_pages":
-                copy = response.copy_pages
-                self._compute.put(
-                    CopyPages(source_ids=tuple(copy.source_ids), target_ids=tuple(copy.target_ids))
-                )
+                self._compute.put(codec.copy_pages_from(response.copy_pages))
             case "release":
                 self._compute.put(ForgetRow(row=response.release.row))
             case (
@@ -271,13 +269,13 @@ class Session:
 
     async def _begin_compute(self, join: pb.Join) -> None:
         """Wait until the compute thread has made the pool."""
-        loop = asyncio.get_running_loop()
-        ready = asyncio.Event()
+        loop, ready = asyncio.get_running_loop(), asyncio.Event()
         self._compute.put(
             BeginEpoch(
                 epoch=join.epoch,
                 num_pages=join.num_pages,
                 page_tokens=join.page_tokens,
+                stage_index=join.stage_index,
                 done=lambda: loop.call_soon_threadsafe(ready.set),
                 is_over=self._epoch.is_over.is_set,
             )
@@ -292,6 +290,7 @@ class Session:
     async def _leave_epoch(self) -> None:
         """Drop what the compute thread has not begun of the epoch, and close its links."""
         self._epoch.is_over.set()
+        self._compute.use.leave()
         self._cache_orders.forget_timers()
         if self._forming is not None:
             self._forming.cancel()

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from chunkmesh.errors import CacheFault
 from chunkmesh.page_record import Bytes, EncodedPage, PageFormat
+from chunkmesh.redis_metrics import REDIS_FAULTS
 from chunkmesh.stored_page import PageRead
 from stage_worker.page_store import PageStore
 from stage_worker.pause import Pause
@@ -35,6 +36,7 @@ class StoreAccess:
         try:
             return store.read_pages(digests, form, self._first_layer, into)
         except CacheFault as error:
+            REDIS_FAULTS.labels("read").inc()
             self._away.begin(str(error))
             return ()
 
@@ -43,6 +45,7 @@ class StoreAccess:
         try:
             written = store.write_pages(pages)
         except CacheFault as error:
+            REDIS_FAULTS.labels("write").inc()
             self._away.begin(str(error))
             return ()
         if not all(written):

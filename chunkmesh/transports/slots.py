@@ -27,6 +27,9 @@ _CPU = torch.device("cpu")
 FaultCallback = Callable[[LinkError], None]
 """Called once, in the event loop, when a link breaks by itself; not on close."""
 
+SentCallback = Callable[[int, float], None]
+"""Called in the event loop after each send, with its bytes and seconds."""
+
 ItemT = TypeVar("ItemT")
 
 
@@ -197,6 +200,7 @@ class OutboundSlots:
         num_slots: int = 2,
         device: torch.device = _CPU,
         on_fault: FaultCallback | None = None,
+        on_sent: SentCallback | None = None,
     ) -> None:
         self.last_send_us = 0
         """From the start to the end of the last finished send."""
@@ -206,6 +210,7 @@ class OutboundSlots:
         self._sender = sender
         self._buffers = _Buffers(spec, num_slots, device)
         self._on_fault = on_fault
+        self._on_sent = on_sent
         self._loop = asyncio.get_running_loop()
         self._free: _Handover[int] = _Handover()
         for slot in range(num_slots):
@@ -223,8 +228,11 @@ class OutboundSlots:
                 payload = self._buffers.payload(slot, activation)
                 begin = time.perf_counter()
                 await self._sender.send(activation, payload)
-                self.last_send_us = round((time.perf_counter() - begin) * 1e6)
+                took_s = time.perf_counter() - begin
+                self.last_send_us = round(took_s * 1e6)
                 self.bytes_sent += payload.numel()
+                if self._on_sent is not None:
+                    self._on_sent(payload.numel(), took_s)
                 self._free.put(slot)
         except LinkError as error:
             self._free.put(error)

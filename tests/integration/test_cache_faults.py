@@ -120,8 +120,8 @@ def faults() -> float:
         value("chunkmesh_pages_not_loaded_total", reason=reason)
         for reason in ("missing", "damaged", "redis", "late")
     ]
-    names = ("cache", "redis")
-    return sum(pages) + sum(value(f"chunkmesh_{name}_faults_total") for name in names)
+    redis = value("chunkmesh_redis_faults_total", call="ping")
+    return sum(pages) + value("chunkmesh_cache_faults_total") + redis
 
 
 PASSING = {

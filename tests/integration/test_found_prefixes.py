@@ -258,14 +258,14 @@ class SlowRedis:
     def __init__(self) -> None:
         self.may_go = threading.Event()
         self.is_asked = threading.Event()
-        self.num_asked = 0
-        """Reads that waited."""
+        self.asked: list[bytes] = []
+        """First pages of the reads that waited."""
         self.slow_digests: set[bytes] = set()
 
     def read(self, digests: Sequence[bytes]) -> None:
         """Wait, if these are slow."""
         if self.slow_digests.intersection(digests):
-            self.num_asked += 1
+            self.asked.append(digests[0])
             self.is_asked.set()
             assert self.may_go.wait(60)
 
@@ -321,7 +321,8 @@ async def test_what_is_there_in_time_is_used(
         before = asyncio.ensure_future(ask(running, other, new_tokens=20))
         await eventually(lambda: running.control_loop.engine.snapshot().num_running == 1)
         asked = asyncio.ensure_future(ask(running, PROMPT))
-        await eventually(lambda: slow_redis.num_asked >= 2)  # both stages have the first two
+        # Both threads of both stages have begun a slow one, behind the first two.
+        await eventually(lambda: len(slow_redis.asked) >= 4)
         gate.open()
         assert (expected, 32) == told(await asked)
         assert reference.generate(other, 20) == list((await before).output_ids)
