@@ -24,11 +24,9 @@ from chunkmesh.v1 import generation_pb2_grpc
 from hicache.server import running as running_hicache
 from hicache.settings import HiCacheSettings
 from scheduler.control_loop import ControlLoop
-from scheduler.serve import running
-from scheduler.settings import SchedulerSettings
 from tests.eventually import eventually
-from tests.forked_workers import WorkerProcesses, worker_processes
 from tests.valkey import Valkey
+from tests.worker_processes import WorkerProcesses, worker_processes
 
 _LAYERS = ("0:1", "1:2", "2:4")
 _PROMPT_TOKENS = 1000
@@ -75,6 +73,12 @@ class _Mesh:
     stub: generation_pb2_grpc.GenerationAsyncStub
     health: Any
     workers: WorkerProcesses
+    worker_flags: tuple[str, ...]
+
+    def start(self, *layers: str) -> None:
+        """Start a worker for each range of layers; they attach in a moment."""
+        for each in layers:
+            self.workers.start(each, *self.worker_flags)
 
     async def attached(self, num_workers: int, num_routes: int = 1) -> None:
         """Wait for so many workers and routes."""
@@ -100,7 +104,7 @@ class _Mesh:
     def kill(self, stage: int, route: int = 0) -> None:
         """Kill the worker of a stage of the route that stands longest, or a later one."""
         live = list(self.loop.workers.routes.values())[route]
-        self.workers.at(live.workers[stage].data_address).kill()
+        self.workers.at(live.workers[stage].data_address).send(signal.SIGKILL)
 
     async def hear(
         self, prompt: list[int], params: dict[str, Any], on_news: Callable[[_Heard], None]
@@ -141,37 +145,28 @@ class _Mesh:
 async def _mesh(model_path: Path, folder: Path, valkey: Valkey | None) -> AsyncIterator[_Mesh]:
     """Run a scheduler, and HiCache if there is a Valkey."""
     async with contextlib.AsyncExitStack() as stack:
-        flags: list[str] = []
+        flags: tuple[str, ...] = ()
         hicache = None
         if valkey is not None:
             settings = HiCacheSettings(port=0, http_port=0, redis_url=(valkey.url,))
             hicache = await stack.enter_async_context(running_hicache(settings))
-            flags += ["--redis-url", valkey.url]
-        scheduler = await stack.enter_async_context(
-            running(
-                SchedulerSettings(
-                    model_path=model_path,
-                    port=0,
-                    internal_port=0,
-                    http_port=0,
-                    page_size=16,
-                    chunked_prefill_size=64,
-                    load_min_tokens=0,
-                    drain_timeout=1.0,
-                    hicache_url=hicache,
-                    enable_prefix_caching=valkey is not None,
-                )
+            flags = (f"--redis-url={valkey.url}",)
+        workers = await stack.enter_async_context(
+            worker_processes(
+                model_path,
+                folder,
+                load_min_tokens=0,
+                hicache_url=hicache,
+                enable_prefix_caching=valkey is not None,
             )
         )
-        workers = stack.enter_context(
-            worker_processes(model_path, scheduler.internal_address, folder, *flags)
-        )
-        link = await stack.enter_async_context(channel(scheduler.address))
+        link = await stack.enter_async_context(channel(workers.scheduler.address))
         yield _Mesh(
-            loop=scheduler.control_loop,
+            loop=workers.loop,
             stub=generation_pb2_grpc.GenerationStub(link),
             health=health_pb2_grpc.HealthStub(link),
             workers=workers,
+            worker_flags=flags,
         )
 
 
@@ -212,10 +207,10 @@ async def test_o27_a_spare_takes_over(
     """Stages are killed in prefill and in decode; no answer differs, no token comes twice."""
     valkey: Valkey | None = request.getfixturevalue("valkey") if cached else None
     async with _mesh(tiny, tmp_path, valkey) as mesh:
-        mesh.workers.start(*_LAYERS)
+        mesh.start(*_LAYERS)
         await mesh.attached(3)
         for seed, (stage, moment) in enumerate(_KILLS[cached], start=3):
-            mesh.workers.start(_LAYERS[stage])
+            mesh.start(_LAYERS[stage])
             await mesh.attached(4)
             before_s, counts = _recovery_s(), mesh.loop.engine.recoveries.counts.outputs
             kill = _Once(mesh, stage, moment)
@@ -240,7 +235,7 @@ async def test_o27_nobody_takes_over_until_somebody_comes(tiny: Path, tmp_path: 
     others do not notice.
     """
     async with _mesh(tiny, tmp_path, None) as mesh:
-        mesh.workers.start(*_LAYERS)
+        mesh.start(*_LAYERS)
         await mesh.attached(3)
         expected = await mesh.all_answers(_prompt(2))
         killed_s: list[float] = []
@@ -258,11 +253,11 @@ async def test_o27_nobody_takes_over_until_somebody_comes(tiny: Path, tmp_path: 
             await mesh.hear(_prompt(2), _PARAMS[0], kill)
         _check_unavailable(refused.value)
         await mesh.at_rest()
-        mesh.workers.start(_LAYERS[1])
+        mesh.start(_LAYERS[1])
         await mesh.attached(3)
         assert expected == await mesh.all_answers(_prompt(2))
 
-        mesh.workers.start(*_LAYERS)
+        mesh.start(*_LAYERS)
         await mesh.attached(6, num_routes=2)
         once = _Once(mesh, 2, "decode")
         assert expected == await mesh.all_answers(_prompt(2), once)
@@ -281,7 +276,7 @@ async def test_o27_a_stopped_worker_without_a_spare_is_waited_for_by_nobody(
     Health and new requests say meanwhile that nobody serves.
     """
     async with _mesh(tiny, tmp_path, None) as mesh:
-        mesh.workers.start(*_LAYERS)
+        mesh.start(*_LAYERS)
         await mesh.attached(3)
         expected = await mesh.all_answers(_prompt(2))
         (live,) = mesh.loop.workers.routes.values()
