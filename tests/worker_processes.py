@@ -6,13 +6,14 @@ import asyncio
 import contextlib
 import dataclasses
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
 from scheduler.serve import RunningScheduler, running
 from scheduler.settings import SchedulerSettings
 from tests.eventually import eventually
+from tests.forked_command import do_nothing
 from tests.free_port import free_port
 from tests.service_process import WAIT_S, ServiceProcess
 
@@ -40,8 +41,10 @@ class WorkerProcesses:
         self._folder = folder
         self._started: list[WorkerProcess] = []
 
-    def start(self, layers: str, *more: str) -> WorkerProcess:
-        """Start one more worker."""
+    def start(
+        self, layers: str, *more: str, prepare: Callable[[], None] = do_nothing
+    ) -> WorkerProcess:
+        """Start one more worker, prepared by a call in it."""
         data, http = free_port(), free_port()
         worker = WorkerProcess(
             command=(
@@ -51,6 +54,7 @@ class WorkerProcesses:
             ),
             log_path=self._folder / f"worker-{len(self._started)}.log",
             http_port=http,
+            prepare=prepare,
             data_address=f"127.0.0.1:{data}",
         )  # fmt: skip
         self._started.append(worker)
