@@ -147,8 +147,9 @@ class PageIO:
 
     def cancel(self, load_id: int) -> None:
         """Forget a load; it is not reported any more."""
-        self._running.pop(load_id, None)
-        self._staging.drop(load_id)
+        with self._changed:
+            self._running.pop(load_id, None)
+            self._staging.drop(load_id)
 
     def store(self, store_id: int, pages: Sequence[StorePage]) -> None:
         """Begin to write pages of the pool, pinned until report tells the end."""
