@@ -21,8 +21,8 @@ from chunkmesh.status import from_rpc_error
 from chunkmesh.v1 import generation_pb2 as pb
 
 _GONE = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED})
-"""gRPC 1.84 cancels what waits at the door of a server that shuts down; a call that the client
-itself cancels does not come here."""
+"""gRPC cancels what waits at the door of a server that shuts down; a call that the client itself
+cancels does not come here."""
 
 
 class Servers:

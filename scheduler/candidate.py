@@ -138,7 +138,7 @@ class Candidate:
             return StoreFailed(reason=str(fault))
 
     def _handle(self, event: Event) -> None:
-        """Let the leadership decide, and do what it says; what Redis is asked waits for run()."""
+        """Let the leadership decide, and do what it says; Redis is asked later."""
         for action in self.leadership.handle(event, time.monotonic()):
             match action:
                 case Lead(term=term):

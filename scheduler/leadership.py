@@ -15,7 +15,7 @@ TTL_S = 3.0
 LOOK_S = 0.3
 """Between two looks of a standby, and two renewals of the leader."""
 LET_GO_S = 5.0
-"""How long a leader that cannot renew keeps workers that form no route."""
+"""How long a leader that cannot renew keeps workers of whom no route stands or forms."""
 FIRST_TERM = 1
 MAX_TERM = 2**31 - 1
 """Epochs are (term << 32) | n and have 64 bits; what is above is no term."""
@@ -43,7 +43,7 @@ class Tick:
     """Time passed."""
 
     has_route: bool
-    """Whether a route stands."""
+    """Whether a route stands or forms."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,6 @@ all, Connect to all, Joined from all, RouteStands.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from enum import Enum
 
@@ -23,6 +22,7 @@ from scheduler.decisions import (
 )
 from scheduler.doubts import Doubts, Pair, pairs_of
 from scheduler.formation import Formation, OutboundLink, Phase
+from scheduler.pool_names import PoolNames
 from scheduler.prospect import Patience, Prospect
 from scheduler.route_choice import RouteChoice, tiling
 from scheduler.worker_check import check_worker
@@ -38,14 +38,6 @@ class FaultSide(Enum):
     STAGE = "stage"
     INBOUND = "inbound link"
     OUTBOUND = "outbound link"
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class _Pool:
-    """What a worker's pages lie in."""
-
-    pool_id: str
-    num_pages: int
 
 
 class Registry:
@@ -72,8 +64,7 @@ class Registry:
         self.page_tokens = page_tokens
         self._model_layers = model_layers
         self._new_token = new_token
-        self._pools: dict[str, _Pool] = {}
-        """Of attached workers, as the last Join has made them."""
+        self._pools = PoolNames()
         self._last_epochs: dict[str, int] = {}
         """Of attached workers that have been a stage: when last."""
         self._doubts = Doubts()
@@ -124,8 +115,9 @@ class Registry:
         if is_late and route is not None:
             self._doubts.add(_blamed(route, worker_id, FaultSide.INBOUND), now_s)
         self.leaving.discard(worker_id)
-        for facts in (self._pools, self._last_epochs, self._standing_by):
-            facts.pop(worker_id, None)
+        self._pools.forget(worker_id)
+        self._last_epochs.pop(worker_id, None)
+        self._standing_by.pop(worker_id, None)
         self._doubts.lift_holds()
         return self._go_on(self._dissolve(route, reason, now_s), now_s)
 
@@ -175,7 +167,7 @@ class Registry:
         stands = RouteStands(
             epoch=epoch,
             worker_ids=route.worker_ids,
-            pool_ids=tuple(self._pools[each].pool_id for each in route.worker_ids),
+            pool_ids=self._pools.of(route.worker_ids),
             num_pages=route.num_pages,
             num_host_pages=route.num_host_pages,
             fingerprint=route.fingerprint(),
@@ -240,7 +232,7 @@ class Registry:
     def _go_on(self, decisions: list[Decision], now_s: float) -> list[Decision]:
         """Form what can be formed now, then tell who waits."""
         while (route := self._next_route(now_s)) is not None:
-            self._name_pools(route)
+            self._pools.join(route)
             decisions += route.joins(self._new_token)
         reason = self.reason()
         awaited = self._prospect.look(now_s, is_covered=self._is_covered(), reason=reason)
@@ -270,14 +262,6 @@ class Registry:
             self._last_epochs[worker_id] = self.epoch
             self._standing_by.pop(worker_id, None)
         return route
-
-    def _name_pools(self, route: Formation) -> None:
-        """Note whose pages lose their contents by the Joins: another size makes a new pool."""
-        for worker_id in route.worker_ids:
-            pool = self._pools.get(worker_id)
-            if pool is None or pool.num_pages != route.num_pages:
-                pool_id = f"{worker_id}/{route.epoch}"
-                self._pools[worker_id] = _Pool(pool_id=pool_id, num_pages=route.num_pages)
 
     def _dissolve(
         self, route: Formation | None, reason: str, now_s: float, *, is_announced: bool = False

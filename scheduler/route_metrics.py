@@ -14,7 +14,7 @@ from chunkmesh.layers import LayerRange
 from scheduler.registry import Registry
 from scheduler.stage_fit import StageFit
 
-LossCause = Literal["ended", "silent", "fenced"]
+WorkerLoss = Literal["ended", "silent", "fenced"]
 """How a worker was lost: its stream ended, it said nothing, or it was beyond a deadline."""
 
 _ROUTES = Gauge("chunkmesh_routes", "Routes that stand.")
@@ -47,7 +47,7 @@ def count_lost_route() -> None:
     _LOST_ROUTES.inc()
 
 
-def count_lost_worker(cause: LossCause) -> None:
+def count_lost_worker(cause: WorkerLoss) -> None:
     """Count a worker that was lost."""
     _LOST_WORKERS.labels(cause=cause).inc()
 

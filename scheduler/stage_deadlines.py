@@ -43,7 +43,7 @@ class Overdue:
     """Names the stage, the microbatch and the figures."""
 
 
-@dataclasses.dataclass(slots=True)
+@dataclasses.dataclass(slots=True, kw_only=True)
 class _Sent:
     """A microbatch that some stage has not acknowledged; times are of the patient clock."""
 
@@ -97,9 +97,16 @@ class StageDeadlines:
         shape = work.new_tokens.bit_length(), work.num_rows.bit_length(), looked_at.bit_length()
         if (is_known := self._shapes.get(shape)) is None:
             is_known = self._shapes[shape] = [False] * num_stages
-        sent_s, acked_s = now_s - self._deaf_s, list[float | None]([None] * num_stages)
         self._sent.append(
-            _Sent(seq_no, sent_s, predicted_ms, is_known, self._copies_s, acked_s, num_stages)
+            _Sent(
+                seq_no=seq_no,
+                sent_s=now_s - self._deaf_s,
+                predicted_ms=predicted_ms,
+                is_known=is_known,
+                copies_s=self._copies_s,
+                acked_s=[None] * num_stages,
+                num_waiting=num_stages,
+            )
         )
         self._copies_s = 0.0
 

@@ -32,7 +32,7 @@ from scheduler.live_route import LiveRoute, LiveRoutes
 from scheduler.page_keying import PageKeying
 from scheduler.prospect import Patience
 from scheduler.registry import Registry
-from scheduler.route_metrics import LossCause
+from scheduler.route_metrics import WorkerLoss
 from scheduler.stage_fit import StageFit
 from scheduler.timeline import Timeline
 from scheduler.worker_hello import WorkerHello
@@ -116,7 +116,7 @@ class Workers:
         self._decide(decisions)
         return stream
 
-    def lose(self, worker_id: str, reason: str, cause: LossCause = "ended") -> None:
+    def lose(self, worker_id: str, reason: str, cause: WorkerLoss = "ended") -> None:
         """Give a worker up."""
         stream = self._streams.pop(worker_id)
         if stream is None:
@@ -133,7 +133,7 @@ class Workers:
         lost = self.registry.lose(worker_id, text, time.monotonic(), is_late=cause == "fenced")
         self._decide(lost, cause)
 
-    def lose_stream(self, stream: WorkerStream, reason: str, cause: LossCause = "ended") -> None:
+    def lose_stream(self, stream: WorkerStream, reason: str, cause: WorkerLoss = "ended") -> None:
         """Give a worker up whose stream ended, unless it has attached again by another one."""
         if self._streams.get(stream.worker_id) is stream:
             self.lose(stream.worker_id, reason, cause)
@@ -204,7 +204,7 @@ class Workers:
                 layers = str(self.registry.workers[worker_id].layers)
                 _log.info("worker is leaving", worker=worker_id, layers=layers)
                 self._decide(self.registry.leave(worker_id, stream.last_heard_s), "left")
-            case _:
+            case _:  # a heartbeat, whose coming is all that it says
                 pass
 
     def _hear_ack(self, worker_id: str, ack: pb.Ack) -> None:

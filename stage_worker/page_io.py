@@ -20,6 +20,7 @@ from stage_worker.orders import StorePage
 from stage_worker.page_jobs import (
     LoadJob,
     LoadPart,
+    LoadQueue,
     LoadResult,
     PageIOLimits,
     StoreJob,
@@ -65,10 +66,7 @@ class PageIO:
         self._epoch = 0
         self._staging = Staging(limits.staging_bytes, pinned=limits.pinned)
         self._store_bytes, self._max_store_bytes = 0, limits.store_bytes
-        self._loads: collections.deque[LoadJob] = collections.deque()
-        """Those with pages that no thread has begun; threads take groups of them in turn."""
-        self._running: dict[int, LoadJob] = {}
-        """Loads that have not ended, by id."""
+        self._loads = LoadQueue()
         self._stores: collections.deque[StoreJob] = collections.deque()
         self._closed = False
         self._access = StoreAccess(layers.start, is_there=bool(stores))
@@ -95,7 +93,6 @@ class PageIO:
             self._epoch += 1
             self._form = form
             self._loads.clear()
-            self._running.clear()
             self._store_bytes -= sum(job.num_bytes for job in self._stores)
             self._stores.clear()
             self._staging.clear()
@@ -118,12 +115,11 @@ class PageIO:
         )
         job = LoadJob(form=self._form, digests=tuple(digests), staged=staged)
         with self._changed:
-            self._running[load_id] = job
+            self._loads.add(job)
             if job.is_read:
                 self._end(job)
-                return
-            self._loads.append(job)
-            self._changed.notify_all()
+            else:
+                self._changed.notify_all()
 
     def end(self, load_id: int) -> None:
         """End a load with what was read by now, which is reported at once; nothing if it has ended.
@@ -131,7 +127,7 @@ class PageIO:
         What a thread still reads of it is thrown away.
         """
         with self._changed:
-            job = self._running.get(load_id)
+            job = self._loads.find(load_id)
             if job is not None:
                 self._end(job, "late")
 
@@ -141,8 +137,9 @@ class PageIO:
 
     def cancel(self, load_id: int) -> None:
         """Forget a load; it is not reported any more."""
-        self._running.pop(load_id, None)
-        self._staging.drop(load_id)
+        with self._changed:
+            self._loads.drop(load_id)
+            self._staging.drop(load_id)
 
     def store(self, store_id: int, pages: Sequence[StorePage]) -> None:
         """Begin to write pages of the pool, pinned until report tells the end."""
@@ -218,22 +215,12 @@ class PageIO:
         """Wait for something to do; None is the end."""
         with self._changed:
             while not self._closed:
-                if (part := self._next_part()) is not None:
+                if (part := self._loads.next_part(self._staging.wants)) is not None:
                     return part
                 if self._stores:
                     return self._stores.popleft()
                 self._changed.wait()
             return None
-
-    def _next_part(self) -> LoadPart | None:
-        """Return some pages to read, of another load each time if there are several."""
-        while self._loads:
-            job = self._loads.popleft()
-            group = job.next_group() if self._staging.wants(job.staged) else None
-            if group is not None:
-                self._loads.append(job)
-                return LoadPart(job=job, group=group)
-        return None
 
     def _read(self, part: LoadPart, store: PageStore | None) -> None:
         job = part.job
@@ -249,7 +236,7 @@ class PageIO:
         """Report a load with the pages that were read, unless it was reported or forgotten."""
         if not self._staging.finish(job.staged):
             return
-        self._running.pop(job.staged.load_id, None)
+        self._loads.drop(job.staged.load_id)
         self._report(job.result(why_not_all))
 
     def _run_store(self, job: StoreJob, store: PageStore | None, memory: PageMemory) -> None:

@@ -5,9 +5,10 @@ Shapes: n pages, L layers, B bytes of a page in one layer.
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import torch
@@ -166,6 +167,44 @@ class LoadPart:
 
     job: LoadJob
     group: slice
+
+
+class LoadQueue:
+    """Owner of the loads that have not ended, which are read in turn. For one thread at a time."""
+
+    def __init__(self) -> None:
+        """Begin with none."""
+        self._running: dict[int, LoadJob] = {}
+        self._unread: collections.deque[LoadJob] = collections.deque()
+        """Those with pages that no thread has begun."""
+
+    def add(self, job: LoadJob) -> None:
+        """Take one in behind the others."""
+        self._running[job.staged.load_id] = job
+        self._unread.append(job)
+
+    def find(self, load_id: int) -> LoadJob | None:
+        """Return a load that runs, if it does."""
+        return self._running.get(load_id)
+
+    def drop(self, load_id: int) -> None:
+        """Forget a load; its parts are not wanted any more."""
+        self._running.pop(load_id, None)
+
+    def clear(self) -> None:
+        """Forget all."""
+        self._running.clear()
+        self._unread.clear()
+
+    def next_part(self, wants: Callable[[StagedLoad], bool]) -> LoadPart | None:
+        """Return some pages to read, of another load each time if there are several."""
+        while self._unread:
+            job = self._unread.popleft()
+            group = job.next_group() if wants(job.staged) else None
+            if group is not None:
+                self._unread.append(job)
+                return LoadPart(job=job, group=group)
+        return None
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True, eq=False)

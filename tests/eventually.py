@@ -32,10 +32,15 @@ async def eventually(
     raise TimeoutError(f"not within {within_s:g} s")
 
 
-def eventually_blocking(check: Callable[[], bool], *, within_s: float = WAIT_S) -> None:
-    """Look until the check holds, where no event loop runs; raises as eventually does."""
+def eventually_blocking(
+    check: Callable[[], bool], *, within_s: float = WAIT_S, why: Callable[[], str] = str
+) -> None:
+    """Look until the check holds, where no event loop runs; why is told if it never does.
+
+    Raises as eventually does.
+    """
     for _ in range(math.ceil(within_s / LOOK_S)):
         if check():
             return
         time.sleep(LOOK_S)
-    raise TimeoutError(f"not within {within_s:g} s")
+    raise TimeoutError(f"not within {within_s:g} s {why()}".rstrip())

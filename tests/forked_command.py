@@ -1,7 +1,12 @@
-"""Services as processes that are forked from one which has imported what they need.
+"""One of our commands as a process that is forked from one which has imported what it needs.
 
-To be started, signalled, and ended as the commands that they are: only the seconds are spared that
-a new interpreter takes to import torch.
+To be started, signalled, and ended as the command that it is, and as subprocess.Popen is: only the
+seconds are spared that a new interpreter takes to import torch; but memory is partly shared.
+
+What tests start commands with, each by means of the one before: ForkedCommand, one process;
+service_process.ServiceProcess, which is started again and again and asked at its side door;
+worker_processes, standby_mesh and mesh_of_hosts, the meshes. forked_services.Services starts single
+commands by hand.
 """
 
 from __future__ import annotations
@@ -59,9 +64,8 @@ class ForkedCommand:
         """What all that log to the same file have written."""
         return self._log_path.read_text()
 
-    @property
-    def returncode(self) -> int | None:
-        """How it ended, minus the signal's number if by a signal; None while it runs."""
+    def poll(self) -> int | None:
+        """Return how it ended, minus the signal's number if by a signal; None while it runs."""
         return self._process.exitcode
 
     def send_signal(self, number: signal.Signals) -> None:
@@ -69,16 +73,15 @@ class ForkedCommand:
         if self._process.is_alive():
             os.kill(self.pid, number)
 
-    def wait(self, timeout_s: float | None = None) -> int:
-        """Wait for its end, and return how it ended.
+    def wait(self, timeout: float) -> int:
+        """Wait so many seconds for its end, and return how it ended.
 
         Raises:
             subprocess.TimeoutExpired: it still runs.
         """
-        self._process.join(timeout_s)
+        self._process.join(timeout)
         if self._process.exitcode is None:
-            assert timeout_s is not None
-            raise subprocess.TimeoutExpired(self.command, timeout_s)
+            raise subprocess.TimeoutExpired(self.command, timeout)
         return self._process.exitcode
 
     def kill(self) -> None:

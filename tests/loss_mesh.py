@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import signal
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -17,11 +18,9 @@ from chunkmesh.v1 import generation_pb2 as pb
 from hicache.server import running as running_hicache
 from hicache.settings import HiCacheSettings
 from scheduler.control_loop import ControlLoop
-from scheduler.serve import running
-from scheduler.settings import SchedulerSettings
 from tests.eventually import eventually
-from tests.forked_workers import WorkerProcesses, worker_processes
 from tests.valkey import Valkey
+from tests.worker_processes import WorkerProcesses, worker_processes
 
 LAYERS = ("0:1", "1:2", "2:4")
 PROMPT_TOKENS = 1000
@@ -62,6 +61,12 @@ class LossMesh:
     stub: generation_pb2_grpc.GenerationAsyncStub
     health: Any
     workers: WorkerProcesses
+    worker_flags: tuple[str, ...]
+
+    def start(self, *layers: str) -> None:
+        """Start a worker for each range of layers; they attach in a moment."""
+        for each in layers:
+            self.workers.start(each, *self.worker_flags)
 
     async def attached(self, num_workers: int, num_routes: int = 1) -> None:
         """Wait for so many workers and routes."""
@@ -87,7 +92,7 @@ class LossMesh:
     def kill(self, stage: int, route: int = 0) -> None:
         """Kill the worker of a stage of the route that stands longest, or a later one."""
         live = list(self.loop.workers.routes.values())[route]
-        self.workers.at(live.workers[stage].data_address).kill()
+        self.workers.at(live.workers[stage].data_address).send(signal.SIGKILL)
 
     async def hear(
         self, prompt: list[int], params: dict[str, Any], on_news: Callable[[Heard], None]
@@ -147,42 +152,27 @@ async def loss_mesh(
 
     worker_redis_url is where workers reach Valkey, if not directly.
     """
-    given = {
-        "page_size": 16,
-        "chunked_prefill_size": 64,
-        "load_min_tokens": 0,
-        "drain_timeout": 1.0,
-        "enable_prefix_caching": valkey is not None,
-        **settings,
-    }
     async with contextlib.AsyncExitStack() as stack:
-        flags: list[str] = []
+        flags: tuple[str, ...] = ()
         hicache = None
         if valkey is not None:
             of_hicache = HiCacheSettings(port=0, http_port=0, redis_url=(valkey.url,))
             hicache = await stack.enter_async_context(running_hicache(of_hicache))
-            flags += ["--redis-url", worker_redis_url or valkey.url]
-        scheduler = await stack.enter_async_context(
-            running(
-                SchedulerSettings(
-                    model_path=model_path,
-                    port=0,
-                    internal_port=0,
-                    http_port=0,
-                    hicache_url=hicache,
-                    **given,
-                )
-            )
-        )
-        workers = stack.enter_context(
-            worker_processes(model_path, scheduler.internal_address, folder, *flags)
-        )
-        link = await stack.enter_async_context(channel(scheduler.address))
+            flags = (f"--redis-url={worker_redis_url or valkey.url}",)
+        given = {
+            "load_min_tokens": 0,
+            "enable_prefix_caching": valkey is not None,
+            "hicache_url": hicache,
+            **settings,
+        }
+        workers = await stack.enter_async_context(worker_processes(model_path, folder, **given))
+        link = await stack.enter_async_context(channel(workers.scheduler.address))
         yield LossMesh(
-            loop=scheduler.control_loop,
+            loop=workers.loop,
             stub=generation_pb2_grpc.GenerationStub(link),
             health=health_pb2_grpc.HealthStub(link),
             workers=workers,
+            worker_flags=flags,
         )
 
 

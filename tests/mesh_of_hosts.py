@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import os
-import signal
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -15,37 +13,10 @@ import grpc
 
 from chunkmesh.v1 import generation_pb2 as pb
 from chunkmesh.v1 import generation_pb2_grpc
-from tests.launched_service import Launched, fork
-from tests.network_hosts import Host, Network
+from tests.network_hosts import Network
+from tests.service_process import ServiceProcess
 
 _STANDS_S = 100.0
-
-
-@dataclasses.dataclass(slots=True, kw_only=True)
-class ServiceOnHost:
-    """A process on a host; its output goes into a file of the host's name."""
-
-    host: Host
-    command: tuple[str, ...]
-    """Its program and flags."""
-    log: Path
-    _launched: Launched | None = None
-
-    def start(self) -> None:
-        """Start it, for the first time or again."""
-        self._launched = fork(self.command, self.log, self.host.enter)
-
-    def send(self, number: signal.Signals) -> None:
-        """Send a signal."""
-        assert self._launched is not None
-        os.kill(self._launched.pid, number)
-
-    def kill(self) -> None:
-        """Kill it, if it runs, and wait for its end."""
-        assert self._launched is not None
-        if not self._launched.has_ended():
-            self.send(signal.SIGKILL)
-        self._launched.exit_status()
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,8 +27,8 @@ class MeshOfHosts:
     scheduler: str
     """Users' address."""
     stub: generation_pb2_grpc.GenerationStub
-    services: dict[str, ServiceOnHost]
-    """By host."""
+    services: dict[str, ServiceProcess]
+    """By host; its name is that of the log, too."""
 
     def generate(self, **request: Any) -> pb.GenerateComplete:
         """Run one request and return its end.
@@ -119,13 +90,15 @@ def mesh_of_hosts(
             *("--max-total-tokens=4096", *worker_flags),
         )
     services = {
-        name: ServiceOnHost(host=hosts[name], command=command, log=logs / f"{name}.log")
+        name: ServiceProcess(
+            command=command, log_path=logs / f"{name}.log", prepare=hosts[name].enter
+        )
         for name, command in commands.items()
     }
     with contextlib.ExitStack() as stack:
         for service in services.values():
             service.start()
-            stack.callback(service.kill)
+            stack.callback(service.close)
         address = f"{scheduler.address}:50051"
         options = [("grpc.max_reconnect_backoff_ms", 500)]
         channel = stack.enter_context(grpc.insecure_channel(address, options=options))

@@ -11,7 +11,7 @@ from chunkmesh.cli.generation_client import GenerationClient
 from chunkmesh.errors import ChunkMeshError
 from chunkmesh.retrying import Servers
 from chunkmesh.v1 import generation_pb2 as pb
-from tests.launched_service import WAIT_S
+from tests.service_process import WAIT_S
 
 
 class Load:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.service_process import Service, wait_until
+from tests.service_process import Service
 from tests.standby_mesh import Shape, StandbyMesh
 from tests.streaming_load import StreamingLoad
 from tests.valkey import running_valkey
@@ -59,7 +59,7 @@ def restart(name: str, service: Service, mesh: StandbyMesh, load: StreamingLoad)
     exit_status = service.end()
     ended_s = time.monotonic()
     service.start()
-    wait_until(service.is_up, lambda: f"{name} is not up\n{mesh.logs()}")
+    mesh.wait_up(service)
     up_s = time.monotonic()
     time.sleep(_SETTLED_S)
     load.wait_for(2)

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import signal
-import time
+import subprocess
+import sys
 import urllib.error
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
-from tests.launched_service import WAIT_S, Launched, fork, launch
+from tests.forked_command import ForkedCommand, do_nothing
 
 _UP = frozenset({"serving", "spare", "standby"})
 """What a side door says of a service that does what it is there for."""
-_LOOK_S = 0.02
+WAIT_S = 100.0
+"""For what takes a moment on a machine that has nothing else to do."""
 
 
 class Service(Protocol):
@@ -44,22 +45,35 @@ class Service(Protocol):
 
 @dataclasses.dataclass(slots=True, kw_only=True)
 class ServiceProcess:
-    """Owns one of our own programs."""
+    """Owns one of our own commands."""
 
     command: tuple[str, ...]
     """Its program and flags; all ports are told, so that it comes back where it was."""
-    http_port: int
-    """Of its side door."""
     log_path: Path
-    is_forked: bool
-    _running: Launched | None = None
+    http_port: int | None = None
+    """Of its side door; None where tests do not reach it."""
+    is_forked: bool = True
+    """Else it is started as anybody does: slowly, and with memory of its own."""
+    prepare: Callable[[], None] = do_nothing
+    """What a forked one does first."""
+    _running: ForkedCommand | subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
         """Start it; it appends to its log."""
-        self._running = (fork if self.is_forked else launch)(self.command, self.log_path)
+        if self.is_forked:
+            self._running = ForkedCommand(
+                *self.command, log_path=self.log_path, prepare=self.prepare
+            )
+            return
+        program = Path(sys.executable).parent / self.command[0]
+        with self.log_path.open("ab") as log:
+            self._running = subprocess.Popen(
+                [str(program), *self.command[1:]], stdout=log, stderr=log
+            )
 
     def ready(self) -> dict[str, Any]:
         """Ask the side door."""
+        assert self.http_port is not None
         return readiness_at(self.http_port)
 
     def is_up(self) -> bool:
@@ -69,12 +83,12 @@ class ServiceProcess:
     def send(self, number: signal.Signals) -> None:
         """Send a signal."""
         assert self._running is not None
-        os.kill(self._running.pid, number)
+        self._running.send_signal(number)
 
     def exit_status(self) -> int:
         """Wait for its end; it may be started again then."""
         assert self._running is not None
-        status = self._running.exit_status()
+        status = self._running.wait(WAIT_S)
         self._running = None
         return status
 
@@ -90,7 +104,7 @@ class ServiceProcess:
 
     def close(self) -> None:
         """Kill it, if it still runs, and wait."""
-        if self._running is not None and not self._running.has_ended():
+        if self._running is not None:
             self.end(signal.SIGKILL)
 
 
@@ -111,12 +125,3 @@ def resident_bytes(pid: int) -> int:
     """Return the memory of a process of ours that is in use."""
     fields = Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()
     return int(fields[1]) * 4096
-
-
-def wait_until(holds: Callable[[], bool], why: Callable[[], str], limit_s: float = WAIT_S) -> float:
-    """Look until something holds; return the seconds that it took. Why is told if it does not."""
-    begin_s = time.monotonic()
-    while not holds():
-        assert time.monotonic() < begin_s + limit_s, why()
-        time.sleep(_LOOK_S)
-    return time.monotonic() - begin_s

@@ -9,8 +9,9 @@ from pathlib import Path
 
 from chunkmesh.address import HostPort
 from chunkmesh.retrying import Servers
+from tests.eventually import eventually_blocking
 from tests.free_port import free_port
-from tests.service_process import Service, ServiceProcess, wait_until
+from tests.service_process import WAIT_S, Service, ServiceProcess
 from tests.valkey import Valkey
 
 PAGE_TOKENS = 16
@@ -43,7 +44,7 @@ class Shape:
     worker_flags: tuple[str, ...] = ()
     hicache_flags: tuple[str, ...] = ()
     are_forked: bool = True
-    """See launched_service: quick to start, but no measure of memory."""
+    """Quick to start, but no measure of memory."""
 
 
 class StandbyMesh:
@@ -66,7 +67,7 @@ class StandbyMesh:
         try:
             for each in processes:
                 each.start()
-            wait_until(lambda: all(each.is_up() for each in processes), self.logs)
+            self.wait_up(*processes)
             yield self
         finally:
             for each in processes:
@@ -92,16 +93,24 @@ class StandbyMesh:
             serving[:] = (each for each in self.schedulers if each.ready()["ready"])
             return bool(serving)
 
-        wait_until(is_served, self.logs)
+        eventually_blocking(is_served, within_s=WAIT_S, why=self.logs)
         return serving[0]
 
     def servers(self) -> Servers:
         """Return what a patient client knows."""
         return Servers([each.users for each in self.schedulers], retry_for_s=30)
 
+    def wait_up(self, *services: Service) -> None:
+        """Wait until they do what they are there for."""
+        eventually_blocking(
+            lambda: all(each.is_up() for each in services), within_s=WAIT_S, why=self.logs
+        )
+
     def wait_state(self, scheduler: Scheduler, state: str) -> None:
         """Wait until /ready of a scheduler says so."""
-        wait_until(lambda: scheduler.ready()["state"] == state, self.logs)
+        eventually_blocking(
+            lambda: scheduler.ready()["state"] == state, within_s=WAIT_S, why=self.logs
+        )
 
     def logs(self) -> str:
         """Return the ends of all logs."""

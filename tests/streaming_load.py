@@ -17,9 +17,9 @@ from chunkmesh.cli.generation_client import GenerationClient
 from chunkmesh.errors import ChunkMeshError
 from chunkmesh.retrying import Servers
 from chunkmesh.v1 import generation_pb2 as pb
-from tests.launched_service import WAIT_S
+from tests.eventually import eventually_blocking
 from tests.random_ids import make_prompt
-from tests.service_process import wait_until
+from tests.service_process import WAIT_S
 
 Ids: TypeAlias = tuple[int, ...]
 NEW_TOKENS = 24
@@ -113,7 +113,9 @@ class StreamingLoad:
     def wait_for(self, num_more: int) -> None:
         """Wait for the ends of so many more requests."""
         wanted = self.num_ended + num_more
-        wait_until(lambda: self.num_ended >= wanted, lambda: str(self.errors))
+        eventually_blocking(
+            lambda: self.num_ended >= wanted, within_s=WAIT_S, why=lambda: str(self.errors)
+        )
 
     def longest_wait_s(self, begin_s: float, end_s: float) -> float:
         """Return the longest wait of one client that touches a time."""

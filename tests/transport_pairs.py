@@ -27,13 +27,13 @@ class Pair:
     downstream: Transport
 
 
-async def start_pair(name: str, *, with_checksum: bool = False) -> Pair:
+async def start_pair(name: str) -> Pair:
     """Start two transports of one kind on free ports."""
     network = MemoryNetwork()
     transports = []
     for _ in range(2):
         address = f"worker-{next(_NAMES)}" if name == "memory" else "127.0.0.1:0"
-        transport = create(name, address, network=network, with_checksum=with_checksum)
+        transport = create(name, address, network=network)
         await transport.start()
         transports.append(transport)
     return Pair(upstream=transports[0], downstream=transports[1])

@@ -4,64 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import signal
+import dataclasses
 import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
-from chunkmesh.address import HostPort
 from scheduler.serve import RunningScheduler, running
 from scheduler.settings import SchedulerSettings
 from tests.eventually import eventually
-from tests.forked_command import ForkedCommand
+from tests.forked_command import do_nothing
 from tests.free_port import free_port
-from tests.service_process import readiness_at
-
-WAIT_S = 120.0
-"""For what takes a moment on a machine that has nothing else to do."""
+from tests.service_process import WAIT_S, ServiceProcess
 
 
-class WorkerProcess:
+@dataclasses.dataclass(slots=True, kw_only=True)
+class WorkerProcess(ServiceProcess):
     """One `stage-worker`."""
 
-    def __init__(
-        self, model: Path, layers: str, scheduler: HostPort, log_path: Path, *more: str
-    ) -> None:
-        """Start it."""
-        self.data, self.http = free_port(), free_port()
-        self.data_address = f"127.0.0.1:{self.data}"
-        self.process = ForkedCommand(
-            "stage-worker",
-            f"--model-path={model}",
-            f"--layers={layers}",
-            f"--scheduler={scheduler}",
-            f"--data-port={self.data}",
-            f"--http-port={self.http}",
-            "--port=0",
-            "--profile=off",
-            "--log-format=text",
-            *more,
-            log_path=log_path,
-        )
+    data_address: str
+    """By which the scheduler knows it."""
 
-    def send(self, number: signal.Signals) -> None:
-        """Send a signal."""
-        self.process.send_signal(number)
-
-    async def exit_code(self) -> int:
-        """Wait for the process to end."""
-        return await asyncio.to_thread(self.process.wait, WAIT_S)
-
-    def ready(self) -> dict[str, Any]:
-        """Ask its side door whether it is ready."""
-        return readiness_at(self.http)
-
-    def end(self) -> str:
-        """Kill it if it still runs; return what it has written."""
-        self.process.kill()
-        self.process.wait(WAIT_S)
-        return self.process.output
+    async def ended(self) -> int:
+        """Wait for the process to end, and return its exit status."""
+        return await asyncio.to_thread(self.exit_status)
 
 
 class WorkerProcesses:
@@ -75,13 +41,29 @@ class WorkerProcesses:
         self._folder = folder
         self._started: list[WorkerProcess] = []
 
-    def start(self, layers: str, *more: str) -> WorkerProcess:
-        """Start one more worker."""
-        log_path = self._folder / f"worker-{len(self._started)}.log"
-        address = self.scheduler.internal_address
-        worker = WorkerProcess(self._model, layers, address, log_path, *more)
+    def start(
+        self, layers: str, *more: str, prepare: Callable[[], None] = do_nothing
+    ) -> WorkerProcess:
+        """Start one more worker, prepared by a call in it."""
+        data, http = free_port(), free_port()
+        worker = WorkerProcess(
+            command=(
+                "stage-worker", f"--model-path={self._model}", f"--layers={layers}",
+                f"--scheduler={self.scheduler.internal_address}", f"--data-port={data}",
+                f"--http-port={http}", "--port=0", "--profile=off", "--log-format=text", *more,
+            ),
+            log_path=self._folder / f"worker-{len(self._started)}.log",
+            http_port=http,
+            prepare=prepare,
+            data_address=f"127.0.0.1:{data}",
+        )  # fmt: skip
         self._started.append(worker)
+        worker.start()
         return worker
+
+    def at(self, data_address: str) -> WorkerProcess:
+        """Return the one with a data address."""
+        return next(each for each in self._started if each.data_address == data_address)
 
     @property
     def routes(self) -> dict[int, list[str]]:
@@ -91,16 +73,12 @@ class WorkerProcesses:
             for epoch, live in self.loop.workers.routes.items()
         }
 
-    async def until(self, reached: Callable[[], bool], limit_s: float = WAIT_S) -> float:
-        """Wait for something; return the seconds that it took."""
-        begin_s = time.monotonic()
-        await eventually(reached, within_s=limit_s)
-        return time.monotonic() - begin_s
-
     async def until_route(self, *workers: WorkerProcess) -> float:
         """Wait until some workers are a route; return the seconds that it took."""
         addresses = [each.data_address for each in workers]
-        return await self.until(lambda: addresses in self.routes.values())
+        begin_s = time.monotonic()
+        await eventually(lambda: addresses in self.routes.values(), within_s=WAIT_S)
+        return time.monotonic() - begin_s
 
     async def until_ready(self, worker: WorkerProcess, state: str) -> None:
         """Wait until a worker says of itself that it is in some state."""
@@ -112,9 +90,9 @@ class WorkerProcesses:
         await eventually(is_there, within_s=WAIT_S)
 
     def end(self) -> None:
-        """End all that still run."""
+        """Kill all that still run."""
         for worker in self._started:
-            worker.end()
+            worker.close()
 
 
 @contextlib.asynccontextmanager

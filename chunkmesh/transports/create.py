@@ -22,7 +22,6 @@ def create(
     address: str,
     *,
     network: MemoryNetwork | None = None,
-    with_checksum: bool = False,
     device: torch.device = _CPU,
     tls: TlsFiles | None = None,
 ) -> Transport:
@@ -34,9 +33,9 @@ def create(
         ConfigError: no such transport, or its packages are missing.
     """
     if name == "grpc":
-        return GrpcTransport(address, with_checksum=with_checksum, tls=tls)
+        return GrpcTransport(address, tls=tls)
     if name == "memory" and network is not None:
-        return MemoryTransport(network, address, with_checksum=with_checksum)
+        return MemoryTransport(network, address)
     if name != "ucx":
         raise ConfigError(f"no transport {name!r}; known: {', '.join(NAMES)}")
     _set_ucx_defaults(device)
@@ -44,7 +43,7 @@ def create(
         ucx = importlib.import_module("chunkmesh.transports.ucx")
     except ImportError as error:
         raise ConfigError(f"transport ucx needs the package ucxx: {error}; use grpc") from error
-    transport: Transport = ucx.UcxTransport(address, with_checksum=with_checksum, device=device)
+    transport: Transport = ucx.UcxTransport(address, device=device)
     return transport
 
 

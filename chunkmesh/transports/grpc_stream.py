@@ -166,14 +166,12 @@ class GrpcTransport:
         self,
         address: str,
         *,
-        with_checksum: bool = False,
         handshake_timeout_s: float = HANDSHAKE_TIMEOUT_S,
         tls: TlsFiles | None = None,
     ) -> None:
         """Prepare; with tls both ends of a link must be workers by their certificates."""
         self.address = address
         self._tls = tls
-        self._with_checksum = with_checksum
         self._timeout_s = handshake_timeout_s
         self._data_plane = DataPlane(timeout_s=handshake_timeout_s)
         self._server: grpc.aio.Server | None = None
@@ -223,7 +221,7 @@ class GrpcTransport:
             await channel.close()
             raise
         rtt_us = round((time.perf_counter() - begin) * 1e6)
-        sequence = OutboundSequence(spec, with_checksum=self._with_checksum)
+        sequence = OutboundSequence(spec)
         sender = _GrpcSender(channel, call, sequence, rtt_us)
         self._senders = [kept for kept in self._senders if not kept.closed]
         self._senders.append(sender)

@@ -137,11 +137,8 @@ class MemoryTransport:
 
     name = "memory"
 
-    def __init__(
-        self, network: MemoryNetwork, address: str, *, with_checksum: bool = False
-    ) -> None:
+    def __init__(self, network: MemoryNetwork, address: str) -> None:
         self.address = address
-        self._with_checksum = with_checksum
         self._network = network
         self._pairing: Pairing[_Pipe] = Pairing()
         self._pipes: list[_Pipe] = []
@@ -173,7 +170,7 @@ class MemoryTransport:
         pipe = _Pipe()
         listener.claim(spec.token, pipe)
         self._keep(pipe)
-        sequence = OutboundSequence(spec, with_checksum=self._with_checksum)
+        sequence = OutboundSequence(spec)
         return _MemorySender(pipe, sequence, round((time.perf_counter() - begin) * 1e6))
 
     async def close(self) -> None:

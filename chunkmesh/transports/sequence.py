@@ -13,11 +13,13 @@ from chunkmesh.transports.base import Activation, LinkSpec
 
 
 class OutboundSequence:
-    """Makes the headers of a sender, one activation at a time, seq_no from 0 without gaps."""
+    """Makes the headers of a sender, one activation at a time, seq_no from 0 without gaps.
 
-    def __init__(self, spec: LinkSpec, *, with_checksum: bool) -> None:
+    What is sent from the CPU has a checksum; what is on a GPU would have to be copied for one.
+    """
+
+    def __init__(self, spec: LinkSpec) -> None:
         self._spec = spec
-        self._with_checksum = with_checksum
         self._seq_no = 0
         self._sending = False
 
@@ -31,9 +33,7 @@ class OutboundSequence:
         if not 0 < activation.num_tokens <= self._spec.max_tokens:
             raise InvariantViolated(f"sent {activation.num_tokens} tokens at once")
         check_buffer(payload, header.payload_bytes(self._spec, activation), exact=True)
-        digest = None
-        if self._with_checksum and payload.device.type == "cpu":
-            digest = header.checksum(payload)
+        digest = header.checksum(payload) if payload.device.type == "cpu" else None
         self._sending = True
         try:
             yield header.encode(self._spec, activation, digest)

@@ -165,13 +165,11 @@ class UcxTransport:
         self,
         address: str,
         *,
-        with_checksum: bool = False,
         handshake_timeout_s: float = HANDSHAKE_TIMEOUT_S,
         device: torch.device = _CPU,
     ) -> None:
         """Prepare; device is where activations are."""
         self.address = address
-        self._with_checksum = with_checksum
         self._timeout_s = handshake_timeout_s
         self._device = device
         self._rendezvous: Rendezvous | None = None
@@ -200,7 +198,7 @@ class UcxTransport:
     async def dial(self, address: str, spec: LinkSpec) -> TagSender:
         """Connect to the next stage."""
         channel = self._open_channel(spec)
-        sequence = OutboundSequence(spec, with_checksum=self._with_checksum)
+        sequence = OutboundSequence(spec)
         sender = TagSender(channel, sequence)
         hello = Hello(spec=spec, address=channel.address)
         await self._greet(sender, channel, meet(address, hello, timeout_s=self._timeout_s))

@@ -66,7 +66,7 @@ def _others(mesh: MeshOfHosts, host: str) -> tuple[str, ...]:
 
 _FAULTS = {
     "SIGKILL": _Fault(
-        lose=lambda mesh, host, _beside: mesh.services[host].kill(),
+        lose=lambda mesh, host, _beside: mesh.services[host].close(),
         heal=lambda mesh, host, _beside: mesh.services[host].start(),
     ),
     "SIGSTOP": _Fault(
@@ -101,7 +101,7 @@ class _Losses:
     def __init__(self, mesh: MeshOfHosts, stage: int) -> None:
         """Lose always the same stage, of which there is a spare."""
         self._mesh, self._stage = mesh, stage
-        self._log = mesh.services["scheduler"].log
+        self._log = mesh.services["scheduler"].log_path
         self._prompt = make_prompt(_PROMPT_TOKENS, stage)
         self._wait_whole()
         self._undisturbed, _ = self._ask(lambda: None)

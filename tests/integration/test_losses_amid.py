@@ -46,7 +46,7 @@ def _setbacks(mesh: LossMesh) -> list[int]:
 async def test_a_second_loss_during_the_resumption_of_the_first(tiny: Path, tmp_path: Path) -> None:
     """Another stage is killed as soon as the outputs are computed anew; no answer differs."""
     async with loss_mesh(tiny, tmp_path, None) as mesh:
-        mesh.workers.start(*LAYERS, *LAYERS[1:])
+        mesh.start(*LAYERS, *LAYERS[1:])
         await mesh.attached(5)
         expected = await mesh.all_answers(make_prompt(4))
         resumed: list[int] = []
@@ -77,7 +77,7 @@ async def test_a_loss_while_pages_are_stored(tiny: Path, tmp_path: Path, valkey:
             tiny, tmp_path, valkey, worker_redis_url=proxy.url, enable_prefix_caching=False
         ) as mesh,
     ):
-        mesh.workers.start(*LAYERS, LAYERS[1])
+        mesh.start(*LAYERS, LAYERS[1])
         await mesh.attached(4)
         proxy.fault.delay_s = 0.2
         killed: list[int] = []
@@ -114,7 +114,7 @@ async def test_a_loss_while_pages_are_loaded(tiny: Path, tmp_path: Path, valkey:
             load_policy="wait_complete",
         ) as mesh,
     ):
-        mesh.workers.start(*LAYERS, LAYERS[2])
+        mesh.start(*LAYERS, LAYERS[2])
         await mesh.attached(4)
         first = await mesh.hear(make_prompt(6), _GREEDY, lambda _heard: None)
         await mesh.at_rest()
@@ -144,7 +144,7 @@ async def test_stop_strings_and_log_probabilities_across_a_loss(tiny: Path, tmp_
     """Text that is held back for a stop string, and what was told of tokens, go on as they were."""
     params = _GREEDY | {"logprobs": True, "top_logprobs": 3, "temperature": 1.0, "seed": 3}
     async with loss_mesh(tiny, tmp_path, None) as mesh:
-        mesh.workers.start(*LAYERS, LAYERS[1], LAYERS[0])
+        mesh.start(*LAYERS, LAYERS[1], LAYERS[0])
         await mesh.attached(5)
         whole = await mesh.hear(make_prompt(7), params, lambda _heard: None)
         text = whole.text[0]
@@ -180,7 +180,7 @@ async def test_a_full_context_across_a_loss(
     limit = PROMPT_TOKENS + new_tokens
     params = _GREEDY | {"max_new_tokens": new_tokens}
     async with loss_mesh(tiny, tmp_path, None, context_length=limit) as mesh:
-        mesh.workers.start(*LAYERS, LAYERS[1])
+        mesh.start(*LAYERS, LAYERS[1])
         await mesh.attached(4)
         prompt = make_prompt(8)
         expected = await mesh.hear(prompt, params, lambda _heard: None)
@@ -197,7 +197,7 @@ async def test_a_full_context_across_a_loss(
 async def test_no_wait_for_a_take_over(tiny: Path, tmp_path: Path, *, has_spare: bool) -> None:
     """With --takeover-wait 0 requests still go on with who is there, and else end at once."""
     async with loss_mesh(tiny, tmp_path, None, takeover_wait=0.0) as mesh:
-        mesh.workers.start(*LAYERS, *(LAYERS[1:2] if has_spare else ()))
+        mesh.start(*LAYERS, *(LAYERS[1:2] if has_spare else ()))
         await mesh.attached(3 + has_spare)
         expected = await mesh.hear(make_prompt(9), _GREEDY, lambda _heard: None)
         kill = KillOnce(mesh, 1, "decode")

@@ -37,10 +37,10 @@ async def test_o27_a_spare_takes_over(
     """Stages are killed in prefill and in decode; no answer differs, no token comes twice."""
     valkey: Valkey | None = request.getfixturevalue("valkey") if cached else None
     async with loss_mesh(tiny, tmp_path, valkey) as mesh:
-        mesh.workers.start(*LAYERS)
+        mesh.start(*LAYERS)
         await mesh.attached(3)
         for seed, (stage, moment) in enumerate(_KILLS[cached], start=3):
-            mesh.workers.start(LAYERS[stage])
+            mesh.start(LAYERS[stage])
             await mesh.attached(4)
             before_s, counts = _recovery_s(), mesh.loop.engine.recoveries.counts.outputs
             kill = KillOnce(mesh, stage, moment)
@@ -65,7 +65,7 @@ async def test_o27_nobody_takes_over_until_somebody_comes(tiny: Path, tmp_path: 
     others do not notice.
     """
     async with loss_mesh(tiny, tmp_path, None) as mesh:
-        mesh.workers.start(*LAYERS)
+        mesh.start(*LAYERS)
         await mesh.attached(3)
         expected = await mesh.all_answers(make_prompt(2))
         killed_s: list[float] = []
@@ -83,11 +83,11 @@ async def test_o27_nobody_takes_over_until_somebody_comes(tiny: Path, tmp_path: 
             await mesh.hear(make_prompt(2), PARAMS[0], kill)
         _check_unavailable(refused.value)
         await mesh.at_rest()
-        mesh.workers.start(LAYERS[1])
+        mesh.start(LAYERS[1])
         await mesh.attached(3)
         assert expected == await mesh.all_answers(make_prompt(2))
 
-        mesh.workers.start(*LAYERS)
+        mesh.start(*LAYERS)
         await mesh.attached(6, num_routes=2)
         once = KillOnce(mesh, 2, "decode")
         assert expected == await mesh.all_answers(make_prompt(2), once)
@@ -106,7 +106,7 @@ async def test_o27_a_stopped_worker_without_a_spare_is_waited_for_by_nobody(
     Health and new requests say meanwhile that nobody serves.
     """
     async with loss_mesh(tiny, tmp_path, None) as mesh:
-        mesh.workers.start(*LAYERS)
+        mesh.start(*LAYERS)
         await mesh.attached(3)
         expected = await mesh.all_answers(make_prompt(2))
         (live,) = mesh.loop.workers.routes.values()

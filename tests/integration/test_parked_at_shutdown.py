@@ -19,9 +19,8 @@ from chunkmesh.grpc_client import PLAIN, channel
 from chunkmesh.status import from_rpc_error
 from chunkmesh.v1 import generation_pb2 as pb
 from chunkmesh.v1 import generation_pb2_grpc
-from tests.forked_workers import WorkerProcesses, worker_processes
 from tests.free_port import free_port
-from tests.launched_service import WAIT_S
+from tests.service_process import WAIT_S, ServiceProcess
 from tests.standby_mesh import Scheduler
 
 _NEW_TOKENS = 200
@@ -37,7 +36,7 @@ _REQUEST = pb.GenerateRequest(
 class _Mesh:
     scheduler: Scheduler
     stub: generation_pb2_grpc.GenerationAsyncStub
-    workers: WorkerProcesses
+    workers: tuple[ServiceProcess, ...]
 
     async def reaches(self, state: str) -> None:
         """Wait until /ready says so."""
@@ -63,28 +62,34 @@ async def _mesh(tiny: Path, folder: Path, *flags: str) -> AsyncIterator[_Mesh]:
         command=command,
         http_port=http,
         log_path=folder / "scheduler.log",
-        is_forked=True,
         users=HostPort(host="127.0.0.1", port=users),
         internal=HostPort(host="127.0.0.1", port=internal),
     )
-    scheduler.start()
-    try:
-        with worker_processes(tiny, scheduler.internal, folder) as workers:
-            async with channel(scheduler.users, PLAIN) as link:
-                stub = generation_pb2_grpc.GenerationStub(link)
-                running = _Mesh(scheduler=scheduler, stub=stub, workers=workers)
-                workers.start(*_LAYERS)
-                await running.reaches("serving")
-                yield running
-    finally:
-        scheduler.close()
+    workers = tuple(_worker(tiny, layers, scheduler.internal, folder) for layers in _LAYERS)
+    with contextlib.ExitStack() as stack:
+        for each in (scheduler, *workers):
+            each.start()
+            stack.callback(each.close)
+        async with channel(scheduler.users, PLAIN) as link:
+            stub = generation_pb2_grpc.GenerationStub(link)
+            running = _Mesh(scheduler=scheduler, stub=stub, workers=workers)
+            await running.reaches("serving")
+            yield running
+
+
+def _worker(tiny: Path, layers: str, scheduler: HostPort, folder: Path) -> ServiceProcess:
+    command = (
+        "stage-worker", f"--model-path={tiny}", f"--layers={layers}", f"--scheduler={scheduler}",
+        "--port=0", "--http-port=0", f"--data-port={free_port()}", "--profile=off",
+    )  # fmt: skip
+    return ServiceProcess(command=command, log_path=folder / f"worker-{layers[0]}.log")
 
 
 async def _parked(running: _Mesh) -> AsyncIterator[pb.GenerateResponse]:
     """Begin a request, kill a worker while it runs, and end the scheduler while it is parked."""
     call = aiter(running.stub.Generate(_REQUEST, timeout=60))
     await anext(call)
-    running.workers.all[1].kill()
+    running.workers[1].end(signal.SIGKILL)
     await running.reaches("waiting")
     running.scheduler.send(signal.SIGTERM)
     await running.reaches("draining")
@@ -113,7 +118,7 @@ async def test_parked_requests_go_on_while_the_scheduler_drains(tiny: Path, tmp_
         call = await _parked(running)
         with pytest.raises(grpc.aio.AioRpcError, match="shutting down"):
             await _answer(aiter(running.stub.Generate(_REQUEST, timeout=60)))
-        running.workers.start(_LAYERS[1])
+        running.workers[1].start()
         assert expected == await _answer(call)
         assert 0 == await running.exit_code()
     assert "requests cut off" not in running.scheduler.log_path.read_text()

@@ -10,7 +10,7 @@ import pytest
 
 from chunkmesh.errors import Unavailable
 from tests.rolling_restart import whole_mesh
-from tests.service_process import Service, wait_until
+from tests.service_process import Service
 from tests.standby_mesh import StandbyMesh
 from tests.streaming_load import StreamingLoad, asks
 
@@ -37,7 +37,7 @@ def killed(mesh: StandbyMesh, *services: Service) -> StreamingLoad:
         for each in services:
             assert -signal.SIGKILL == each.exit_status()
             each.start()
-        wait_until(lambda: all(each.is_up() for each in services), mesh.logs)
+        mesh.wait_up(*services)
         load.wait_for(4)
     assert 0 == load.num_differing
     return load

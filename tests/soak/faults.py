@@ -6,9 +6,9 @@ import dataclasses
 import random
 import signal
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
-from tests.service_process import Service, wait_until
+from tests.service_process import Service
 from tests.standby_mesh import StandbyMesh
 
 _STOPPED_S = 1.5
@@ -30,13 +30,9 @@ def _kill(mesh: StandbyMesh, *services: Service) -> None:
     for each in services:
         each.send(signal.SIGKILL)
     for each in services:
-        each.exit_status()
+        assert -signal.SIGKILL == each.exit_status(), mesh.logs()
         each.start()
-    _wait_up(mesh, services)
-
-
-def _wait_up(mesh: StandbyMesh, services: Sequence[Service]) -> None:
-    wait_until(lambda: all(each.is_up() for each in services), mesh.logs)
+    mesh.wait_up(*services)
 
 
 def _stop_worker(mesh: StandbyMesh, chance: random.Random) -> None:
@@ -44,7 +40,7 @@ def _stop_worker(mesh: StandbyMesh, chance: random.Random) -> None:
     worker.send(signal.SIGSTOP)
     time.sleep(_STOPPED_S)
     worker.send(signal.SIGCONT)
-    _wait_up(mesh, [worker])
+    mesh.wait_up(worker)
 
 
 def _flush(mesh: StandbyMesh, _chance: random.Random) -> None:
@@ -55,7 +51,7 @@ def _flush(mesh: StandbyMesh, _chance: random.Random) -> None:
 def _end(mesh: StandbyMesh, service: Service) -> None:
     assert service.end() == 0
     service.start()
-    _wait_up(mesh, [service])
+    mesh.wait_up(service)
 
 
 def _kill_stage(mesh: StandbyMesh, chance: random.Random) -> None:

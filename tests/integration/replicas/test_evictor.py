@@ -4,10 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
-import pathlib
-import subprocess
-import sys
 import time
 
 import pytest
@@ -18,6 +14,7 @@ from hicache import doomed
 from hicache.replication import stream
 from hicache.replication.election import TTL_S
 from tests.eventually import eventually
+from tests.forked_services import Services
 from tests.page_samples import chain
 from tests.replicas import (
     ALL,
@@ -76,10 +73,10 @@ async def test_a_page_that_is_used_at_one_is_not_old_at_the_other(valkey: Valkey
         assert [2, 0] == [await num_found(first, prompt) for prompt in (hot, cold)]
 
 
-async def test_an_evictor_that_is_killed_is_followed(valkey: Valkey) -> None:
+async def test_an_evictor_that_is_killed_is_followed(valkey: Valkey, services: Services) -> None:
     """A key that ends by itself; whoever follows evicts what is too much."""
-    process = hicache_process(valkey)
-    try:
+    command = ("hicache-server", f"--redis-url={valkey.url}", "--port=0", "--http-port=0")
+    with services.started(*command) as process:
         await eventually(lambda: elected(valkey))
         killed = evictor(valkey)
         async with replica(valkey, max_bytes=2 * PAGE_BYTES) as hicache:
@@ -88,7 +85,7 @@ async def test_an_evictor_that_is_killed_is_followed(valkey: Valkey) -> None:
             assert (4, 0) == await pages_and_evictions(hicache)
             assert killed == evictor(valkey)
             process.kill()
-            process.wait()
+            process.wait(10)
             with valkey.client() as client:
                 assert client.pttl("cm-evictor") <= 1000 * TTL_S
 
@@ -97,18 +94,6 @@ async def test_an_evictor_that_is_killed_is_followed(valkey: Valkey) -> None:
 
             await eventually(evicted)
             assert killed != evictor(valkey)
-    finally:
-        process.kill()
-        process.wait(timeout=10)
-
-
-def hicache_process(valkey: Valkey) -> subprocess.Popen[bytes]:
-    """Start a HiCache that can be killed."""
-    command = [
-        *(sys.executable, "-m", "hicache", "--redis-url", valkey.url),
-        *("--port", "0", "--http-port", "0"),
-    ]
-    return subprocess.Popen(command, env={**os.environ, "PYTHONPATH": str(pathlib.Path.cwd())})
 
 
 async def test_an_evictor_that_stops_makes_room_at_once(valkey: Valkey) -> None:

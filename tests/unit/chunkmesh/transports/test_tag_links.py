@@ -120,7 +120,7 @@ async def test_header_and_payload_have_tags_of_their_own() -> None:
     """Messages of neighbouring activations can never be taken for each other."""
     channel = FakeChannel()
     spec = make_spec()
-    sender = TagSender(channel, OutboundSequence(spec, with_checksum=False))  # type: ignore[arg-type]
+    sender = TagSender(channel, OutboundSequence(spec))  # type: ignore[arg-type]
     for seq_no in range(2):
         activation = Activation(seq_no=seq_no, num_tokens=2)
         await sender.send(activation, make_payload(spec, 2, seq_no))
