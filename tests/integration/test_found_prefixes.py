@@ -326,11 +326,11 @@ async def test_what_is_there_in_time_is_used(
         gate.open()
         assert (expected, 32) == told(await asked)
         assert reference.generate(other, 20) == list((await before).output_ids)
-        await running.at_rest()
         counts = running.control_loop.engine.snapshot().cache
         assert counts.loads["partial"] == 1
         assert counts.timed_out_loads == (settings["load_policy"] == "timeout")
-        slow_redis.may_go.set()
+        slow_redis.may_go.set()  # the threads that wait are those that store, too
+        await running.at_rest()
         if settings["load_policy"] == "best_effort":
             return  # nobody is before it any more, so it never waits for its load
         async with asyncio.timeout(60):

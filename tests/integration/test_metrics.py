@@ -189,9 +189,9 @@ def test_loads_and_stores_of_both_stages(seen: Seen) -> None:
     rates = seen.last.series("load_bytes_per_second")
     assert set(rates) == {("0", stage) for stage in STAGES}
     assert min(rates.values()) > 0
-    assert set(seen.last.series("host_bytes_per_second").values()) == {0}
-    names = ("pages_restored_bytes_total", "pages_restored_seconds_total")
-    assert [seen.grown.value(name) for name in names] == [0, 0]
+    assert min(seen.last.series("host_bytes_per_second").values()) > 0
+    assert seen.grown.value("pages_restored_bytes_total") == 2 * NUM_PAGES * PAGE_BYTES
+    assert 0 < seen.grown.value("pages_restored_seconds_total") < 2 * seen.wall_s
 
 
 def test_the_index_and_redis(seen: Seen) -> None:

@@ -12,12 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import grpc
-import psutil
 import pytest
-from openai import OpenAI
 
-from chunkmesh.cli.local_mesh import LocalMesh
-from chunkmesh.cli.mesh_options import GatewayOptions, MeshOptions
 from chunkmesh.grpc_client import Access, channel
 from chunkmesh.layers import partition
 from chunkmesh.trust.access import Role
@@ -25,7 +21,7 @@ from chunkmesh.trust.caller import caller_metadata
 from chunkmesh.trust.tls_files import TlsPaths, tls_files
 from chunkmesh.v1 import generation_pb2 as pb
 from chunkmesh.v1 import generation_pb2_grpc, stage_pb2_grpc
-from deploy.certs.certificates import Authority, Issued, write_all
+from deploy.certs.certificates import Authority, Issued
 from hicache.server import running as hicache_running
 from hicache.settings import HiCacheSettings
 from stage_worker.model_stage import load_stage
@@ -395,33 +391,3 @@ async def _looked_up(running: Mesh, tmp_path: Path, words: tuple[str, ...]) -> l
         looked = await admin(*words, *key, "--tenant", tenant, "lookup", *prompt)
         found.append(json.loads(looked.output)["cached_tokens"])
     return found
-
-
-async def test_chunkmesh_up_over_tls(tiny: Path, tmp_path: Path) -> None:
-    """Real processes: all links are TLS, and no command line of them tells a secret."""
-    write_all(tmp_path / "certs")
-    keys = _key_file(tmp_path, "keys", BLUE)
-    options = MeshOptions(
-        model_path=tiny,
-        certs=tmp_path / "certs",
-        page_tokens=16,
-        scheduler_flags=("--api-key-file", str(keys)),
-        gateway=GatewayOptions(),
-        ready_timeout_s=90,
-    )
-
-    def use() -> tuple[list[str], int, int, str]:
-        with LocalMesh(options) as running:
-            words = [" ".join(psutil.Process(state.pid).cmdline()) for state in running.processes()]
-            to = ("--server", running.scheduler_address, "--max-new-tokens", "2")
-            plain = run_cli("generate", *to, "hi")
-            ca = ("--ssl-ca-certs", str(tmp_path / "certs" / "ca.crt"))
-            good = run_cli("generate", *to, *ca, "--api-key-file", str(keys), "hi")
-            url = f"http://{running.endpoints.gateway}/v1"
-            with OpenAI(base_url=url, api_key=BLUE, max_retries=0) as client:
-                (model,) = client.models.list()
-            return words, plain.exit_code, good.exit_code, model.id
-
-    words, plain, good, model = await asyncio.to_thread(use)
-    assert (1, 0, tiny.name) == (plain, good, model)
-    assert not any(BLUE in line for line in words)
