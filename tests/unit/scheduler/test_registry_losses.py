@@ -279,8 +279,8 @@ def test_nothing_is_remembered_of_who_is_gone() -> None:
     stand(registry, "as")
     for worker_id in "sba":
         registry.lose(worker_id, "gone", 2.0)
-    tables = (registry.workers, registry.leaving, registry.routes, registry._pools)
-    assert not any((*tables, registry._last_epochs, registry._standing_by))
+    tables = (registry.workers, registry.leaving, registry.routes, registry._last_epochs)
+    assert not any((*tables, registry._standing_by, registry._pools._pools))
 
 
 def test_who_left_and_attaches_again_is_of_use_again() -> None:

@@ -43,10 +43,16 @@ def test_a_key_of_both_files_is_an_operators(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("peer", "expected"),
     [
-        (_peer("blue"), Identity(roles=_CLIENT, tenant="blue")),
-        (_peer("blue", "client.chunkmesh"), Identity(roles=_CLIENT, tenant="blue")),
-        (_peer("w", "worker.chunkmesh"), Identity(roles=frozenset({Role.WORKER}), tenant="w")),
-        (_peer("boss", "admin.chunkmesh"), Identity(roles=_ADMIN)),
+        (_peer("blue"), Identity(roles=_CLIENT, name="blue", tenant="blue")),
+        (
+            _peer("blue", "client.chunkmesh"),
+            Identity(roles=_CLIENT, name="blue", tenant="blue"),
+        ),
+        (
+            _peer("w", "worker.chunkmesh"),
+            Identity(roles=frozenset({Role.WORKER}), name="w", tenant="w"),
+        ),
+        (_peer("boss", "admin.chunkmesh"), Identity(roles=_ADMIN, name="boss")),
     ],
     ids=["of nobody", "a client's", "a worker's", "an operator's"],
 )
@@ -60,15 +66,16 @@ def test_whom_a_certificate_at_the_users_port_names(
 def test_an_operators_certificate_needs_no_key(tmp_path: Path) -> None:
     """Where users need both."""
     guard = Guard(door=Door.USERS, is_mutual=True, api_keys=_keys(tmp_path, "users", KEY))
-    assert Identity(roles=_ADMIN) == guard.identify(None, _peer("boss", "admin.chunkmesh"))
+    told = guard.identify(None, _peer("boss", "admin.chunkmesh"))
+    assert Identity(roles=_ADMIN, name="boss") == told
 
 
 def test_a_certificate_inside_the_mesh_is_what_it_says() -> None:
     """No name, no role: the authority may have signed other things."""
     guard = Guard(door=Door.INTERNAL, is_mutual=True)
-    assert Identity(roles=frozenset()) == guard.identify(None, _peer("x"))
+    assert Identity(roles=frozenset(), name="x") == guard.identify(None, _peer("x"))
     told = guard.identify(None, _peer("x", "worker.chunkmesh", "elsewhere.chunkmesh"))
-    assert Identity(roles=frozenset({Role.WORKER})) == told
+    assert Identity(roles=frozenset({Role.WORKER}), name="x") == told
 
 
 def test_two_tenants_are_no_tenant() -> None:
