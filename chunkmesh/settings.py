@@ -90,7 +90,7 @@ class Settings(BaseModel):
     scheduler.chunkmesh, worker.chunkmesh or hicache.chunkmesh. With it, its key and its authority
     all links between services are mutual TLS. Changed files are used for new connections."""
     ssl_keyfile: Path | None = None
-    """PEM file of its key."""
+    """PEM file of the key of --ssl-certfile."""
     ssl_ca_certs: Path | None = None
     """PEM file of the mesh's authorities, which all services' certificates are signed by."""
     log_level: LogLevel = "info"

@@ -18,6 +18,7 @@ from typing import Literal, Never
 from pydantic.fields import FieldInfo
 
 from chunkmesh import __version__
+from chunkmesh.address import HostPort
 from chunkmesh.errors import ConfigError, reason_of
 from chunkmesh.known_settings import (
     COMMON_NAMES,
@@ -156,8 +157,9 @@ def _parser(settings_class: type[Settings]) -> _Parser:
         description=(settings_class.__doc__ or "").partition("\n\n")[0],
         epilog=(
             "Every flag may also come from the environment "
-            f"({VARIABLE_PREFIX}LOG_LEVEL for --log-level) or from a TOML file. "
-            "Flags win over the environment, and that over the file."
+            f"({VARIABLE_PREFIX}LOG_LEVEL for --log-level, true or false for a switch) or from a "
+            "TOML file. Flags win over the environment, and that over the file. What may be given "
+            "several times may also be one value with commas."
         ),
         allow_abbrev=False,
     )
@@ -182,16 +184,30 @@ def _add_flag(
     if kind is bool:
         parser.add_argument(*flags, dest=name, help=text, action=argparse.BooleanOptionalAction)
     elif _is_list(field):
-        parser.add_argument(*flags, dest=name, help=text, action="append", metavar=_metavar(name))
+        parser.add_argument(
+            *flags, dest=name, help=text, action="append", metavar=_metavar(name, kind)
+        )
     elif typing.get_origin(kind) is Literal:
         metavar = "{" + ",".join(typing.get_args(kind)) + "}"
         parser.add_argument(*flags, dest=name, help=text, metavar=metavar)
     else:
-        parser.add_argument(*flags, dest=name, help=text, metavar=_metavar(name))
+        parser.add_argument(*flags, dest=name, help=text, metavar=_metavar(name, kind))
 
 
-def _metavar(name: str) -> str:
-    return name.rpartition("_")[2].upper()
+def _metavar(name: str, kind: object) -> str:
+    """Return what stands for a value in --help."""
+    if typing.get_origin(kind) is typing.Annotated:
+        return _metavar(name, typing.get_args(kind)[0])
+    if typing.get_origin(kind) is tuple:
+        return f"{_metavar(name, typing.get_args(kind)[0])},..."
+    last_word = name.rpartition("_")[2].upper()
+    if kind is HostPort:
+        return "HOST:PORT"
+    if kind is Path and last_word not in {"PATH", "DIR"}:
+        return "FILE"
+    if kind in (int, float) and last_word != "PORT":
+        return "N"
+    return last_word
 
 
 def _help(field: FieldInfo) -> str:

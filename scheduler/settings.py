@@ -43,12 +43,12 @@ class SchedulerSettings(Settings):
     admin_api_key_file: Path | None = None
     """The same for operators, who alone may flush caches and see others' requests."""
     users_ssl_certfile: Path | None = None
-    """Certificate of the users' port, where it is another than --ssl-certfile."""
+    """PEM file of the certificate of the users' port, where it is another than --ssl-certfile."""
     users_ssl_keyfile: Path | None = None
-    """Its key."""
+    """Key of --users-ssl-certfile."""
     ssl_client_ca: Path | None = None
-    """Authorities of users' certificates; with it the users' port takes no connection without
-    one."""
+    """PEM file of the authorities of users' certificates; with it the users' port takes no
+    connection without such a certificate."""
     hicache_url: Address | None = None
     """HOST:PORT of hicache-server, without http://; if not given, devices are the only cache."""
     mesh_name: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{0,64}$")] = ""
@@ -101,13 +101,15 @@ class SchedulerSettings(Settings):
     """Most requests that wait; more are refused with RESOURCE_EXHAUSTED."""
     max_queued_tokens: Annotated[int, Field(ge=0)] = 0
     """Most prompt tokens of requests that wait; more are refused, but for a user's only one. 0
-    means no limit, as for the next three."""
+    means no limit."""
     max_running_requests_per_user: Annotated[int, Field(ge=0)] = 0
-    """Most outputs of one user that hold pages at a time; the user's others wait."""
+    """Most outputs of one user that hold pages at a time; the user's others wait. 0 means no
+    limit."""
     max_queued_requests_per_user: Annotated[int, Field(ge=0)] = 0
-    """Most requests of one user that wait; more are refused with RESOURCE_EXHAUSTED."""
+    """Most requests of one user that wait; more are refused with RESOURCE_EXHAUSTED. 0 means no
+    limit."""
     max_queued_tokens_per_user: Annotated[int, Field(ge=0)] = 0
-    """Most prompt tokens of one user's requests that wait, likewise."""
+    """Most prompt tokens of one user's requests that wait, likewise. 0 means no limit."""
     max_user_priority: Annotated[int, Field(ge=0, le=100)] | None = None
     """Highest priority that users may ask for; operators may ask for any. If not given, 0 where
     users have keys or certificates, so that none goes before all others for ever; else 100."""
@@ -118,8 +120,8 @@ class SchedulerSettings(Settings):
     RESOURCE_EXHAUSTED. What gRPC itself buffers comes on top: 64 KiB, and what the client's side
     takes in."""
     unread_timeout: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 60.0
-    """Seconds that a client may leave a message that it does not take, with the same end. 0 means
-    no limit."""
+    """Seconds that a message may wait for a client that does not read; then its request ends with
+    RESOURCE_EXHAUSTED. 0 means no limit."""
     request_timeout: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
     """Seconds that a request may take, waiting included; then it ends with DEADLINE_EXCEEDED. 0
     means no limit but the client's own deadline."""
@@ -139,7 +141,7 @@ class SchedulerSettings(Settings):
     load_timeout_ms: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1000.0
     """Time limit of a load with --load-policy timeout, from the request's arrival, in ms."""
     load_timeout_ms_per_1k_tokens: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 250.0
-    """Added to it for every 1000 cached tokens, in ms."""
+    """Added to --load-timeout-ms for every 1000 cached tokens, in ms."""
     load_min_tokens: Annotated[int, Field(ge=0)] = 256
     """Fewer cached tokens are computed rather than loaded, where the stages' latency is not known:
     where it is, the faster of both is chosen."""

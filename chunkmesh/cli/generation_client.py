@@ -57,18 +57,22 @@ class GenerationClient:
         """
         until_s = None if timeout_s is None else time.monotonic() + timeout_s
         attempts = self._servers.begin(_num_outputs(request))
+        has_begun = False
         while True:
             left_s = None if until_s is None else max(0.0, until_s - time.monotonic())
             call = self._stub(attempts.server).Generate(request, timeout=left_s)
             try:
                 for reply in call:
                     attempts.heard(reply)
+                    has_begun = True
                     yield reply
             except grpc.RpcError as error:
                 if attempts.has_all():
                     return
                 pause_s = attempts.pause_s(error)
                 if pause_s is None:
+                    if has_begun and _is_unheard(error):
+                        raise _broken_off(error, attempts.asked) from error
                     raise _own_error(error, attempts.asked) from error
             else:
                 attempts.answered()
@@ -169,11 +173,25 @@ def count_stored_pages(hicache: HostPort, access: Access = PLAIN) -> int:
     return stats.num_pages + stats.num_partial_pages
 
 
+def _is_unheard(error: grpc.RpcError) -> bool:
+    """Return whether it is gRPC who says that nobody is there."""
+    return error.code() is grpc.StatusCode.UNAVAILABLE and not _said_by_server(error)
+
+
+def _broken_off(error: grpc.RpcError, server: HostPort) -> Unavailable:
+    return Unavailable(
+        f"the answer of {server} broke off ({error.details()}): what has come is not whole, send"
+        " the request again"
+    )
+
+
 def _own_error(error: grpc.RpcError, server: HostPort) -> ChunkMeshError:
-    if error.code() is grpc.StatusCode.UNAVAILABLE and not _said_by_server(error):
+    if _is_unheard(error):
+        details = error.details() or ""
+        tls = "; a mesh with TLS needs --ssl-ca-certs FILE" if "Socket closed" in details else ""
         return Unavailable(
-            f"no answer from {server} ({error.details()}): start a mesh with"
-            " `chunkmesh up --model-path demo`, or name another with --server HOST:PORT"
+            f"no answer from {server} ({details}): start a mesh with"
+            f" `chunkmesh up --model-path demo`, or name another with --server HOST:PORT{tls}"
         )
     if error.code() is grpc.StatusCode.UNIMPLEMENTED:
         return Unavailable(

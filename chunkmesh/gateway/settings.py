@@ -28,14 +28,14 @@ class GatewaySettings(Settings):
     server: Annotated[tuple[Address, ...], Field(min_length=1)] = (
         HostPort(host="127.0.0.1", port=50051),
     )
-    """Users' port of the mesh's scheduler, HOST:PORT, and of those that stand by."""
+    """Users' port of the mesh's scheduler, and of those that stand by."""
     retry_for: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
     """Seconds to try a request again while no scheduler serves, unless output has come; 30 with
     several servers and 0 with one, if not given."""
     ssl_certfile: Path | None = None
     """PEM file of the certificate to show to the scheduler, where it asks for one."""
     ssl_keyfile: Path | None = None
-    """PEM file of its key."""
+    """PEM file of the key of --ssl-certfile."""
     ssl_ca_certs: Path | None = None
     """Call the scheduler by TLS, and trust the authorities of this PEM file; system for those of
     gRPC."""
@@ -44,7 +44,7 @@ class GatewaySettings(Settings):
     users_ssl_certfile: Path | None = None
     """PEM file of the certificate of the HTTP port, which speaks HTTPS then."""
     users_ssl_keyfile: Path | None = None
-    """PEM file of its key."""
+    """PEM file of the key of --users-ssl-certfile."""
     max_body_bytes: Annotated[int, Field(ge=1024, le=MAX_MESSAGE_BYTES - _MESSAGE_ROOM_BYTES)] = (
         32 << 20
     )
@@ -57,7 +57,8 @@ class GatewaySettings(Settings):
     """Seconds that a request may take, waiting included; then it ends with 504. 0 means no
     limit."""
     unread_timeout: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 60.0
-    """Seconds that a client may leave what it does not take; then its connection is closed."""
+    """Seconds that output may wait for a client that does not read; then its connection is
+    closed."""
     drain_timeout: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 30.0
     """Seconds that open requests get to finish on SIGTERM."""
 

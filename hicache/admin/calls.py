@@ -60,7 +60,9 @@ def _linked(address: HostPort, access: Access, flag: str) -> Iterator[grpc.Chann
         except grpc.RpcError as error:
             if error.code() in _WRONG_ADDRESS and not _said_by_server(error):
                 said = f"no answer from {address} ({error.details()})"
-                fail(f"{said}: is it up? Name another with {flag} HOST:PORT", EXIT_ERROR)
+                tls = "Socket closed" in (error.details() or "")
+                more = "; with TLS it needs --ssl-ca-certs and a certificate" if tls else ""
+                fail(f"{said}: is it up? Name another with {flag} HOST:PORT{more}", EXIT_ERROR)
             known = from_rpc_error(error)
             fail(str(known), _status(known))
 

@@ -12,6 +12,7 @@ from chunkmesh.config import load
 from chunkmesh.errors import ConfigError
 from chunkmesh.layers import LayerRange
 from chunkmesh.settings import Address, Layers, Port, Settings
+from chunkmesh.settings_sources import _metavar
 
 
 class _Sample(Settings):
@@ -258,8 +259,25 @@ def test_help_tells_every_field(capsys: pytest.CaptureFixture[str]) -> None:
     assert caught.value.code == 0
     assert "Serves as a sample." in text
     assert "--layers LAYERS Layers to serve, 100% of them. (required)" in text
-    assert "--page-size SIZE, --block-size SIZE Tokens a page holds. (default: 64)" in text
+    assert "--page-size N, --block-size N Tokens a page holds. (default: 64)" in text
     assert "Only the first paragraph" not in text
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "shown"),
+    [
+        ("max_queued_tokens_per_user", int, "N"),
+        ("http_port", int, "PORT"),
+        ("latency_model", Path, "FILE"),
+        ("profile_dir", Path, "DIR"),
+        ("peer", Address, "HOST:PORT"),
+        ("server", tuple[Address, ...], "HOST:PORT,..."),
+        ("redis_url", tuple[str, ...], "URL,..."),
+    ],
+)
+def test_help_says_what_kind_of_value_a_flag_takes(name: str, kind: object, shown: str) -> None:
+    """The last word of a flag's name alone would ask for a USER where a number is meant."""
+    assert shown == _metavar(name, kind)
 
 
 def test_a_port_that_was_not_given_may_move() -> None:
