@@ -44,7 +44,7 @@ def bind(listen: Listen) -> socket.socket:
                 ) from error
         else:
             if port != listen.port:
-                _log.info("port moved", flag=listen.flag, default=listen.port, port=port)
+                _log.warning("port moved", flag=listen.flag, default=listen.port, port=port)
             return bound
     raise ConfigError(
         f"no free port from {listen.port} on {listen.host}: choose one with {listen.flag}"

@@ -214,7 +214,7 @@ class Worker:
         """Wait until the compute thread has ended what it is at; one that hangs is of no use."""
         idle = asyncio.Event()
         self._compute.put(UseStage(run=lambda _stage: self._loop.call_soon_threadsafe(idle.set)))
-        self._placed(Place(duty=Duty.NONE, reason="a microbatch of an earlier route still runs"))
+        self._placed(Place(duty=Duty.NONE, reason="its compute thread is not idle yet"))
         await idle.wait()
         self._placed(NOWHERE)
 

@@ -10,7 +10,7 @@ from typing import TextIO
 from rich.console import Console
 
 from chunkmesh.cli.prefill_bar import PrefillBar
-from chunkmesh.errors import Unavailable
+from chunkmesh.errors import ChunkMeshError, Unavailable
 from chunkmesh.v1 import generation_pb2 as pb
 
 
@@ -34,8 +34,17 @@ def follow(
     soon as it and all before it have ended.
 
     Raises:
-        ChunkMeshError: the call failed; text that came before has been written.
+        ChunkMeshError: the call failed; text that came before has been written, and a newline.
     """
+    written = _Written(text_to)
+    try:
+        return _follow(replies, written, num_outputs)
+    except ChunkMeshError:
+        written.end_line()
+        raise
+
+
+def _follow(replies: Iterable[pb.GenerateResponse], written: _Written, num_outputs: int) -> Answer:
     outputs: dict[int, pb.GenerateComplete] = {}
     prompt_logprobs: list[pb.PromptLogprobs] = []
     num_written = num_shown = 0
@@ -50,13 +59,13 @@ def follow(
                     bar.hide()
                     if num_outputs == 1:
                         num_written += len(reply.chunk.text)
-                        _write(text_to, reply.chunk.text)
+                        written.add(reply.chunk.text)
                 case "complete":
                     bar.hide()
                     outputs[reply.complete.index] = reply.complete
                     while (complete := outputs.get(num_shown)) is not None:
                         label = "" if num_outputs == 1 else f"[{num_shown}] "
-                        _write(text_to, f"{label}{complete.text[num_written:]}\n")
+                        written.add(f"{label}{complete.text[num_written:]}\n")
                         num_shown += 1
                 case _:
                     pass
@@ -69,7 +78,22 @@ def follow(
     raise Unavailable("the scheduler ended the call without all complete messages")
 
 
-def _write(text_to: TextIO | None, text: str) -> None:
-    if text_to is not None and text:
-        text_to.write(text)
-        text_to.flush()
+class _Written:
+    """Owns what was written of an answer."""
+
+    def __init__(self, to: TextIO | None) -> None:
+        self._to = to
+        self._is_at_begin = True
+        """Of a line."""
+
+    def add(self, text: str) -> None:
+        """Write it at once."""
+        if self._to is not None and text:
+            self._to.write(text)
+            self._to.flush()
+            self._is_at_begin = text.endswith("\n")
+
+    def end_line(self) -> None:
+        """Let what comes next begin a line."""
+        if not self._is_at_begin:
+            self.add("\n")
