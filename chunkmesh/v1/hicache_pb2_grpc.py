@@ -5,7 +5,7 @@ import warnings
 
 from chunkmesh.v1 import hicache_pb2 as chunkmesh_dot_v1_dot_hicache__pb2
 
-GRPC_GENERATED_VERSION = '1.83.2'
+GRPC_GENERATED_VERSION = '1.82.3'
 GRPC_VERSION = grpc.__version__
 _version_not_supported = False
 

@@ -307,6 +307,7 @@ async def test_the_stop_ends_running_calls_after_its_grace() -> None:
         assert await call.read() == b"first"
         started = time.monotonic()
     assert time.monotonic() - started < 30
+    assert grpc.StatusCode.UNAVAILABLE is await asyncio.wait_for(call.code(), 10)
     assert call.done()
 
 
