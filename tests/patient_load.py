@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import threading
-import time
 from collections.abc import Iterator
 
 from chunkmesh.cli.generation_client import GenerationClient
 from chunkmesh.errors import ChunkMeshError
 from chunkmesh.retrying import Servers
 from chunkmesh.v1 import generation_pb2 as pb
+from tests.client_threads import ClientThreads
+from tests.eventually import eventually_blocking
 from tests.service_process import WAIT_S
 
 
@@ -23,32 +23,24 @@ class Load:
         """Of the requests that have ended, in the order of their ends."""
         self.errors: list[ChunkMeshError] = []
         self._servers = servers
-        self._stop = threading.Event()
-        self._threads = [threading.Thread(target=self._run) for _ in range(num_clients)]
+        self._clients = ClientThreads(self._run, num_clients)
 
     @contextlib.contextmanager
     def running(self) -> Iterator[Load]:
         """Send requests while inside; on leaving, wait for the ends of those that run."""
-        for thread in self._threads:
-            thread.start()
-        try:
+        with self._clients.running():
             yield self
-        finally:
-            self._stop.set()
-            for thread in self._threads:
-                thread.join(WAIT_S)
 
     def wait_for(self, num_more: int) -> None:
         """Wait for the ends of so many more requests."""
         wanted = len(self.outputs) + num_more
-        deadline_s = time.monotonic() + WAIT_S
-        while len(self.outputs) < wanted:
-            assert time.monotonic() < deadline_s, self.errors
-            time.sleep(0.01)
+        eventually_blocking(
+            lambda: len(self.outputs) >= wanted, within_s=WAIT_S, why=lambda: str(self.errors)
+        )
 
-    def _run(self) -> None:
+    def _run(self, _number: int) -> None:
         with GenerationClient(self._servers) as client:
-            while not self._stop.is_set():
+            while not self._clients.stop.is_set():
                 try:
                     self.outputs.append(generated(client))
                 except ChunkMeshError as error:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import random
-import threading
 import time
 from collections.abc import Iterator, Sequence
 from typing import TypeAlias
@@ -17,6 +16,7 @@ from chunkmesh.cli.generation_client import GenerationClient
 from chunkmesh.errors import ChunkMeshError
 from chunkmesh.retrying import Servers
 from chunkmesh.v1 import generation_pb2 as pb
+from tests.client_threads import ClientThreads
 from tests.eventually import eventually_blocking
 from tests.random_ids import make_prompt
 from tests.service_process import WAIT_S
@@ -85,10 +85,7 @@ class StreamingLoad:
         those of at least 50 ms."""
         self._servers = servers
         self._expected: dict[Ask, Ids] = {}
-        self._stop = threading.Event()
-        self._threads = [
-            threading.Thread(target=self._run, args=(seed,)) for seed in range(num_clients)
-        ]
+        self._clients = ClientThreads(self._run, num_clients)
 
     def learn(self, wanted: Sequence[Ask]) -> dict[Ask, Ids]:
         """Ask a mesh that nothing disturbs; return what everybody must get from then on."""
@@ -101,14 +98,8 @@ class StreamingLoad:
     @contextlib.contextmanager
     def running(self) -> Iterator[StreamingLoad]:
         """Send requests while inside; on leaving, wait for the ends of those that run."""
-        for thread in self._threads:
-            thread.start()
-        try:
+        with self._clients.running():
             yield self
-        finally:
-            self._stop.set()
-            for thread in self._threads:
-                thread.join(WAIT_S)
 
     def wait_for(self, num_more: int) -> None:
         """Wait for the ends of so many more requests."""
@@ -126,7 +117,7 @@ class StreamingLoad:
         chance = random.Random(seed)  # noqa: S311 -- a seeded test
         wanted = list(self._expected)
         with GenerationClient(self._servers) as client:
-            while not self._stop.is_set():
+            while not self._clients.stop.is_set():
                 ask = chance.choice(wanted)
                 try:
                     answer, is_whole = self._hear(client, ask)
@@ -135,7 +126,7 @@ class StreamingLoad:
                 else:
                     self.num_ended += 1
                     self.num_differing += not is_whole or answer != self._expected[ask]
-                self._stop.wait(_PAUSE_S)
+                self._clients.stop.wait(_PAUSE_S)
 
     def _hear(self, client: GenerationClient, ask: Ask) -> tuple[Ids, bool]:
         """Run a request; return the answer, and whether its tokens came once each."""

@@ -22,9 +22,5 @@ def row_parts(num_rows: int) -> tuple[slice, ...]:
 
 def row_counts(most_rows: int) -> tuple[int, ...]:
     """Return how many rows there can be, as far as kernels differ, up to most_rows; ascending."""
-    tiles = range(_TILE_ROWS, WHOLE_ROWS, _TILE_ROWS)
-    return tuple(
-        rows
-        for rows in (*tiles, *range(WHOLE_ROWS, most_rows + 1, WHOLE_ROWS))
-        if rows <= most_rows
-    )
+    tiles = range(_TILE_ROWS, min(WHOLE_ROWS, most_rows + 1), _TILE_ROWS)
+    return (*tiles, *range(WHOLE_ROWS, most_rows + 1, WHOLE_ROWS))
