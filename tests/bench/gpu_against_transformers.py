@@ -23,29 +23,23 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
-import numpy.typing as npt
 import torch
 import transformers
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from stage_worker.completions import MOST_LAUNCHED
 from stage_worker.launched import Launched
-from stage_worker.orders import Entry, Microbatch, SamplingRow
 from stage_worker.paged.load import load_paged_stage
 from stage_worker.weight_choice import Quantization, WeightChoice
 from tests.bench import machine
+from tests.bench.prompt_microbatch import PAGE_TOKENS, Ids, prompt_microbatch
 from tests.bench.scaling_results import Clock, Results
 from tests.bench.shape_folder import SHAPES, write_shape
 
-PAGE_TOKENS = 128
 UNTIMED_TOKENS = 8192
 """Of a first prompt, for which kernels are compiled."""
 GROWTH = 2.0
 """Of a prompt's time with its length at most, as an exponent."""
-Ids = npt.NDArray[np.uint32]
-GREEDY = SamplingRow(
-    entry=0, row=0, seed=0, child=0, position=0, temperature=0.0, top_p=1.0, top_k=0, min_p=0.0
-)
 
 
 class Prefill(Protocol):
@@ -82,23 +76,12 @@ class OurStage:
         for start in range(0, len(ids_T), self._chunk):
             if len(under_way) == MOST_LAUNCHED:
                 under_way.popleft().wait()
-            under_way.append(self._stage.launch(self._microbatch(ids_T, start), None, None))
+            microbatch = prompt_microbatch(ids_T, start, self._chunk, seq_no=start)
+            under_way.append(self._stage.launch(microbatch, None, None))
         *_, last = [each.wait() for each in under_way]
         self._stage.release(0)
         (found,) = last.output.sampled_ids
         return found
-
-    def _microbatch(self, ids_T: Ids, start: int) -> Microbatch:
-        end = min(start + self._chunk, len(ids_T))
-        pages = range(-(-start // PAGE_TOKENS), -(-end // PAGE_TOKENS))
-        entry = Entry(row=0, start=start, num_tokens=end - start, new_page_ids=tuple(pages))
-        return Microbatch(
-            epoch=0,
-            seq_no=start,
-            entries=(entry,),
-            token_ids=ids_T[start:end],
-            sampling=(GREEDY,) if end == len(ids_T) else (),
-        )
 
 
 class Transformers:

@@ -31,23 +31,19 @@ from torch.profiler import ProfilerActivity, profile, record_function
 from chunkmesh.v1 import stage_pb2 as pb
 from stage_worker.completions import Begun, Completions
 from stage_worker.model_config import ModelConfig, read_model_config
-from stage_worker.orders import Entry, Microbatch, SamplingRow
 from stage_worker.paged.load import load_paged_stage
 from stage_worker.weight_choice import Quantization, WeightChoice
 from tests.bench import machine
 from tests.bench.kernel_shares import KINDS, LAUNCH, Shares, longest, shares, whole
 from tests.bench.layer_operations import layer_operations
+from tests.bench.prompt_microbatch import PAGE_TOKENS, prompt_microbatch
 from tests.bench.scaling_results import Clock, Results
 from tests.bench.shape_folder import SHAPES, write_shape
 
-PAGE_TOKENS = 128
 NUM_NAMED = 8
 """Kernels that are named, of those behind the longest prefix."""
 PER_MS = 1e9
 """Operations in a millisecond at one TFLOP/s."""
-GREEDY = SamplingRow(
-    entry=0, row=0, seed=0, child=0, position=0, temperature=0.0, top_p=1.0, top_k=0, min_p=0.0
-)
 
 
 class ServedStage:
@@ -83,7 +79,14 @@ class ServedStage:
         completions = Completions(self._acks.append, self._crashes.append)
         completions.start()
         for start in starts:
-            microbatch = self._microbatch(start, is_first=start == starts[0])
+            self._seq_no += 1
+            microbatch = prompt_microbatch(
+                self._ids_T,
+                start,
+                self._chunk,
+                seq_no=self._seq_no,
+                brings_all=start == starts[0],
+            )
             completions.make_room()
             asked_s = time.monotonic()
             with record_function(LAUNCH):
@@ -103,25 +106,6 @@ class ServedStage:
         if self._crashes:
             raise self._crashes[0]
         return self._acks
-
-    def _microbatch(self, start: int, *, is_first: bool) -> Microbatch:
-        """Return a chunk; the first one of a run brings all pages before it, too."""
-        end = min(start + self._chunk, self._prompt)
-        first_page = 0 if is_first else -(-start // PAGE_TOKENS)
-        entry = Entry(
-            row=0,
-            start=start,
-            num_tokens=end - start,
-            new_page_ids=tuple(range(first_page, -(-end // PAGE_TOKENS))),
-        )
-        self._seq_no += 1
-        return Microbatch(
-            epoch=0,
-            seq_no=self._seq_no,
-            entries=(entry,),
-            token_ids=self._ids_T[start:end],
-            sampling=(GREEDY,) if end == self._prompt else (),
-        )
 
     def traced(self, starts: Sequence[int]) -> list[dict[str, Any]]:
         """Compute chunks under the profiler; return its events."""
