@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
@@ -68,6 +69,21 @@ class SamplingRow:
     top_logprobs: int | None = None
     """How many most likely ids to tell with the log-probability of the chosen one; None for none
     of both."""
+
+    @classmethod
+    def likeliest(cls, entry: int, row: int) -> Self:
+        """Choose the most likely token of an entry, and nothing more."""
+        return cls(
+            entry=entry,
+            row=row,
+            seed=0,
+            child=0,
+            position=0,
+            temperature=0.0,
+            top_p=1.0,
+            top_k=0,
+            min_p=0.0,
+        )
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -160,7 +160,11 @@ class _Dummies:
         num_entries = max(shape.num_rows, 1)
         entries = tuple(self._entry(shape, row) for row in range(num_entries))
         num_tokens = sum(entry.num_tokens for entry in entries)
-        sampling = tuple(map(_greedy, range(shape.num_rows))) if self._is_last else ()
+        sampling = (
+            tuple(SamplingRow.likeliest(row, row) for row in range(shape.num_rows))
+            if self._is_last
+            else ()
+        )
         ids = np.arange(num_tokens, dtype=np.uint32) % _NUM_IDS
         return Microbatch(
             epoch=0,
@@ -179,18 +183,3 @@ class _Dummies:
         return Entry(
             row=row, start=shape.prefix_tokens, num_tokens=num_tokens, new_page_ids=page_ids
         )
-
-
-def _greedy(row: int) -> SamplingRow:
-    """Choose the most likely token of an entry that is its row."""
-    return SamplingRow(
-        entry=row,
-        row=row,
-        seed=0,
-        child=0,
-        position=0,
-        temperature=0.0,
-        top_p=1.0,
-        top_k=0,
-        min_p=0.0,
-    )

@@ -86,7 +86,7 @@ def _run(stage: Stage, entries: tuple[Entry, ...]) -> None:
     about = stage.description
     num_tokens = sum(entry.num_tokens for entry in entries)
     hidden_TD = torch.zeros(num_tokens, about.hidden_size, dtype=about.dtype, device=about.device)
-    sampling = tuple(_greedy(index, entry.row) for index, entry in enumerate(entries))
+    sampling = tuple(SamplingRow.likeliest(index, entry.row) for index, entry in enumerate(entries))
     microbatch = Microbatch(
         epoch=0,
         seq_no=0,
@@ -98,18 +98,4 @@ def _run(stage: Stage, entries: tuple[Entry, ...]) -> None:
         microbatch,
         None if about.is_first else hidden_TD,
         None if about.is_last else torch.empty_like(hidden_TD),
-    )
-
-
-def _greedy(entry: int, row: int) -> SamplingRow:
-    return SamplingRow(
-        entry=entry,
-        row=row,
-        seed=0,
-        child=0,
-        position=0,
-        temperature=0.0,
-        top_p=1.0,
-        top_k=0,
-        min_p=0.0,
     )

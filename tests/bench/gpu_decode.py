@@ -112,26 +112,12 @@ class Decoding:
             seq_no=step,
             entries=entries,
             token_ids=np.array(self._ids, dtype=np.uint32),
-            sampling=tuple(map(_greedy, range(self._batch))),
+            sampling=tuple(SamplingRow.likeliest(row, row) for row in range(self._batch)),
         )
 
     def _pages(self, row: int) -> tuple[int, ...]:
         first = row * self._num_pages // self._batch
         return tuple((first + page) % self._num_pages for page in range(self._row_pages))
-
-
-def _greedy(row: int) -> SamplingRow:
-    return SamplingRow(
-        entry=row,
-        row=row,
-        seed=0,
-        child=0,
-        position=0,
-        temperature=0.0,
-        top_p=1.0,
-        top_k=0,
-        min_p=0.0,
-    )
 
 
 def measured(stage: PagedStage, arguments: argparse.Namespace) -> Iterator[Figures]:

@@ -12,9 +12,6 @@ from stage_worker.orders import Entry, Microbatch, SamplingRow
 
 PAGE_TOKENS = 128
 Ids = npt.NDArray[np.uint32]
-_GREEDY = SamplingRow(
-    entry=0, row=0, seed=0, child=0, position=0, temperature=0.0, top_p=1.0, top_k=0, min_p=0.0
-)
 
 
 def prompt_microbatch(
@@ -37,5 +34,5 @@ def prompt_microbatch(
         seq_no=seq_no,
         entries=(entry,),
         token_ids=ids_T[start:end],
-        sampling=(_GREEDY,) if end == len(ids_T) else (),
+        sampling=(SamplingRow.likeliest(0, 0),) if end == len(ids_T) else (),
     )
